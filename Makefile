@@ -1,0 +1,54 @@
+# transduct: every command that a user or a contributor needs. Nothing but Python 3.11 or newer (with venv) is required.
+#   make setup | test | test-fast | demo [MINUTES=8] | lint | format | types | bench | clean
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+MINUTES ?= 8
+WORKERS ?= 2
+ARGS ?=
+
+BIN := .venv/bin
+STAMP := .venv/.transduct-setup
+PIP := $(BIN)/python -m pip
+# Small models gain nothing from a second thread, and lose much where cores are shared.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+OFFLINE := HF_HUB_OFFLINE=1
+BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
+
+.PHONY: setup test test-fast demo lint format types bench clean
+.DEFAULT_GOAL := test
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "transduct needs Python 3.11 or newer; choose one with make PYTHON=...")'
+	$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	$(PIP) install --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(PIP) install --disable-pip-version-check -c constraints.txt -e '.[demo,test,dev]'
+	@touch $@
+
+test: setup
+	$(ONE_THREAD) $(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+test-fast: setup
+	$(ONE_THREAD) $(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+
+demo: setup
+	$(ONE_THREAD) $(OFFLINE) $(BIN)/transduct train examples/g2p/config.yaml --minutes $(MINUTES)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup
+	$(BIN)/mypy
+
+bench: setup
+	@set -e; for file in $(BENCHMARKS); do echo "== $$file"; $(ONE_THREAD) $(OFFLINE) $(BIN)/python $$file; done
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,211 @@
+"""The shapes of the literature, by name: `config_from_preset("t5-small", vocab_size=8000)`.
+
+- A preset is the fields that differ from the config's defaults: one call of its family's function, which holds what the
+  family shares. The source of each value stands beside it.
+- Where the config has less than a paper, the family's docstring says so (Table 3 B of Vaswani et al.).
+- Token ids belong to the vocabulary of the released checkpoints. With a smaller `vocab_size`, set those that lie outside.
+
+Papers: Vaswani et al. 2017 (arXiv 1706.03762), T5 (1910.10683), mT5 (2010.11934), BART (1910.13461), Marian (1804.00344).
+"""
+
+import difflib
+from typing import Any
+
+from .configuration import TransductConfig
+
+
+def config_from_preset(name: str, **overrides: Any) -> TransductConfig:
+    """The config of a published architecture, with some fields changed.
+
+    Args:
+        name: One of `preset_names()`.
+        overrides: Fields of `TransductConfig`; each replaces the preset's value.
+
+    Raises:
+        ValueError: For an unknown preset (with the names that are close), an unknown field or an impossible combination.
+    """
+    if name not in _PRESETS:
+        close = difflib.get_close_matches(str(name).lower(), _PRESETS, n=5, cutoff=0.5)
+        hint = f"did you mean {', '.join(close)}?" if close else "preset_names() lists them all"
+        raise ValueError(f"name={name!r} is not a preset; {hint}")
+    return TransductConfig(**{**_PRESETS[name], **overrides})
+
+
+def preset_names() -> list[str]:
+    """The names that `config_from_preset` knows, family by family, in the order of the papers' tables."""
+    return list(_PRESETS)
+
+
+def _vaswani(**changes: Any) -> dict[str, Any]:
+    """Vaswani et al. 2017, Table 3, "base", and what a row of that table changes.
+
+    Sections 3.1 to 3.5 are the config's own defaults: post-norm, ReLU, sinusoids, tied and scaled embeddings. The special
+    tokens are those of tensor2tensor (pad 0, end 1, the decoder starts from padding). Rows (B) narrow the queries and keys
+    only and leave the values at 64; the config has one width for all three, so `d_kv` narrows the values too and these two
+    presets are smaller than the paper's 58M and 60M.
+    """
+    base = dict(
+        vocab_size=37000,  # section 5.1: about 37,000 shared by English and German (32,000 for English-French)
+        d_model=512,  # Table 3
+        d_ff=2048,  # Table 3
+        num_heads=8,  # Table 3; d_k = d_v = 64
+        encoder_layers=6,  # Table 3: N
+        decoder_layers=6,
+        dropout=0.1,  # Table 3: P_drop; section 5.4: on sublayer outputs and on embedding + position
+        label_smoothing=0.1,  # section 5.4
+    )
+    return {**base, **changes}
+
+
+def _t5(**changes: Any) -> dict[str, Any]:
+    """T5 1.0 (arXiv 1910.10683, section 2.1; sizes: section 3.7), with the values of the released checkpoints."""
+    base = dict(
+        vocab_size=32128,  # 32,000 pieces (section 2.2), 100 sentinels (section 3.1.4), padded to a multiple of 128
+        d_kv=64,  # section 3.1.1
+        norm="rmsnorm",  # section 2.1: only rescaled, no additive bias
+        norm_position="pre",  # section 2.1: outside the residual path, before each sublayer
+        norm_eps=1e-6,  # released checkpoints
+        positions="relative_bias",  # section 2.1
+        relative_buckets=32,  # section 2.1
+        relative_max_distance=128,  # section 2.1
+        attention_scale="none",  # folded into the initialisation (Mesh TensorFlow)
+        attention_bias=False,  # released checkpoints: no bias anywhere
+        ffn_bias=False,
+        activation="relu",  # section 3.1.1
+        scale_embeddings=False,
+        tie_embeddings="all",  # section 3.1.1
+        scale_logits=True,  # d_model^-0.5 before the tied head (Mesh TensorFlow)
+        dropout=0.1,  # section 3.1.1: 0.1 everywhere; section 2.1 lists where
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        final_dropout=True,
+        initializer="t5",
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,  # the padding token
+    )
+    return {**base, **changes}
+
+
+def _t5_v1_1(**changes: Any) -> dict[str, Any]:
+    """T5 1.1: gated GELU and an untied output head, which takes unscaled states (arXiv 2002.05202; T5's release notes).
+
+    The checkpoints were pre-trained without dropout; the 0.1 of their configs, kept here, is for fine-tuning.
+    """
+    v1_1 = dict(activation="gelu_new", gated_ffn=True, tie_embeddings="source_target", scale_logits=False)
+    return _t5(**{**v1_1, **changes})
+
+
+def _mt5(**changes: Any) -> dict[str, Any]:
+    """mT5 (arXiv 2010.11934, section 3.2): T5 1.1 with 250,000 pieces for 101 languages, 250,112 with sentinels and padding."""
+    return _t5_v1_1(**{"vocab_size": 250112, **changes})
+
+
+def _bart(**changes: Any) -> dict[str, Any]:
+    """BART (arXiv 1910.13461, section 2.1), with the values of the released checkpoints."""
+    base = dict(
+        vocab_size=50265,  # GPT-2's byte-level pieces, special tokens and <mask>
+        norm_position="post",
+        norm_eps=1e-5,
+        embedding_norm=True,
+        positions="learned",
+        max_positions=1024,
+        position_offset=2,  # fairseq counts positions from pad_token_id + 1
+        activation="gelu",  # section 2.1
+        scale_embeddings=False,
+        tie_embeddings="all",
+        dropout=0.1,  # these three: config.json of the released base and large checkpoints
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        initializer="normal",  # section 2.1: N(0, 0.02)
+        initializer_std=0.02,
+        bos_token_id=0,
+        pad_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,  # </s>
+    )
+    return {**base, **changes}
+
+
+def _marian(**changes: Any) -> dict[str, Any]:
+    """OPUS-MT's "transformer-align" models as transformers releases them (`Helsinki-NLP/opus-mt-en-de`).
+
+    Vaswani base with SiLU, halved sinusoids and a bias on the logits. The vocabulary differs from pair to pair, with it
+    the padding token, which comes last.
+    """
+    base = dict(
+        vocab_size=58101,
+        d_model=512,
+        d_ff=2048,
+        num_heads=8,
+        encoder_layers=6,
+        decoder_layers=6,
+        norm_position="post",
+        norm_eps=1e-5,
+        positions="sinusoidal",
+        max_positions=512,
+        sinusoid_layout="halves",
+        activation="silu",  # named "swish" there
+        scale_embeddings=True,
+        tie_embeddings="all",
+        logits_bias=True,
+        dropout=0.1,
+        initializer="normal",
+        initializer_std=0.02,
+        pad_token_id=58100,
+        eos_token_id=0,
+        decoder_start_token_id=58100,  # the padding token
+    )
+    return {**base, **changes}
+
+
+def _layers(count: int) -> dict[str, int]:
+    return {"encoder_layers": count, "decoder_layers": count}
+
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    # Vaswani et al. 2017, Table 3; big on English-French has dropout 0.1 (section 6.1)
+    "vaswani-base": _vaswani(),
+    "vaswani-big": _vaswani(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3),
+    "vaswani-a-heads-1": _vaswani(num_heads=1),  # (A): heads times their width stays 512
+    "vaswani-a-heads-4": _vaswani(num_heads=4),
+    "vaswani-a-heads-16": _vaswani(num_heads=16),
+    "vaswani-a-heads-32": _vaswani(num_heads=32),
+    "vaswani-b-dk-16": _vaswani(d_kv=16),  # (B): see _vaswani
+    "vaswani-b-dk-32": _vaswani(d_kv=32),
+    "vaswani-c-layers-2": _vaswani(**_layers(2)),  # (C): the size of the model
+    "vaswani-c-layers-4": _vaswani(**_layers(4)),
+    "vaswani-c-layers-8": _vaswani(**_layers(8)),
+    "vaswani-c-d256": _vaswani(d_model=256, d_kv=32),
+    "vaswani-c-d1024": _vaswani(d_model=1024, d_kv=128),
+    "vaswani-c-ff-1024": _vaswani(d_ff=1024),
+    "vaswani-c-ff-4096": _vaswani(d_ff=4096),
+    "vaswani-d-dropout-0": _vaswani(dropout=0.0),  # (D): regularisation
+    "vaswani-d-dropout-0.2": _vaswani(dropout=0.2),
+    "vaswani-d-smoothing-0": _vaswani(label_smoothing=0.0),
+    "vaswani-d-smoothing-0.2": _vaswani(label_smoothing=0.2),
+    "vaswani-e-learned": _vaswani(positions="learned"),  # (E); the paper does not say how many, 1,024 here
+    # T5, section 3.7 and the released checkpoints
+    "t5-small": _t5(d_model=512, d_ff=2048, num_heads=8, **_layers(6)),
+    "t5-base": _t5(d_model=768, d_ff=3072, num_heads=12, **_layers(12)),
+    "t5-large": _t5(d_model=1024, d_ff=4096, num_heads=16, **_layers(24)),
+    "t5-3b": _t5(d_model=1024, d_ff=16384, d_kv=128, num_heads=32, **_layers(24)),
+    "t5-11b": _t5(d_model=1024, d_ff=65536, d_kv=128, num_heads=128, **_layers(24)),
+    # T5 1.1, released checkpoints
+    "t5-v1.1-small": _t5_v1_1(d_model=512, d_ff=1024, num_heads=6, **_layers(8)),
+    "t5-v1.1-base": _t5_v1_1(d_model=768, d_ff=2048, num_heads=12, **_layers(12)),
+    "t5-v1.1-large": _t5_v1_1(d_model=1024, d_ff=2816, num_heads=16, **_layers(24)),
+    "t5-v1.1-xl": _t5_v1_1(d_model=2048, d_ff=5120, num_heads=32, **_layers(24)),
+    "t5-v1.1-xxl": _t5_v1_1(d_model=4096, d_ff=10240, num_heads=64, **_layers(24)),
+    # mT5: the shapes of T5 1.1
+    "mt5-small": _mt5(d_model=512, d_ff=1024, num_heads=6, **_layers(8)),
+    "mt5-base": _mt5(d_model=768, d_ff=2048, num_heads=12, **_layers(12)),
+    "mt5-large": _mt5(d_model=1024, d_ff=2816, num_heads=16, **_layers(24)),
+    "mt5-xl": _mt5(d_model=2048, d_ff=5120, num_heads=32, **_layers(24)),
+    "mt5-xxl": _mt5(d_model=4096, d_ff=10240, num_heads=64, **_layers(24)),
+    # BART: layers from section 2.1, widths from the released checkpoints
+    "bart-base": _bart(d_model=768, d_ff=3072, num_heads=12, **_layers(6)),
+    "bart-large": _bart(d_model=1024, d_ff=4096, num_heads=16, **_layers(12)),
+    # OPUS-MT
+    "marian-base": _marian(),
+}

@@ -13,17 +13,9 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.t5.modeling_t5 import T5Attention
 
 import reference as ref
+from float64 import CLOSE, draw, shake, to_numpy
 
-CLOSE = dict(rtol=1e-10, atol=1e-10)
 ROTARY_BASE = 10000.0
-
-
-def draw(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
-
-
-def to_numpy(module: nn.Module) -> dict[str, np.ndarray]:
-    return {name: tensor.detach().numpy() for name, tensor in module.state_dict().items()}
 
 
 # ---- masks ----------------------------------------------------------------------------------------------------------------
@@ -181,13 +173,6 @@ def torch_layer_weights(layer: nn.Module, residuals: list[str]) -> dict[str, np.
         norm = to_numpy(layer.get_submodule(f"norm{number}"))
         weights |= {f"{residual}_residual.norm.{name}": array for name, array in norm.items()}
     return weights
-
-
-def shake(module: nn.Module) -> nn.Module:
-    """No weight at a value that would hide a mistake, such as a zero bias."""
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return module.double().eval()
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])

@@ -100,6 +100,7 @@ def test_the_t5_family_shares_its_choices(name):
     )
     assert (config.dropout, config.attention_dropout, config.activation_dropout, config.final_dropout) == (0.1, 0.1, 0.1, True)
     assert (config.initializer, config.label_smoothing, config.logits_bias) == ("t5", 0.0, False)
+    assert config.freeze_padding_embedding is False
     assert (config.pad_token_id, config.eos_token_id, config.decoder_start_token_id) == (0, 1, 0)
 
 
@@ -127,6 +128,7 @@ def test_bart_has_its_choices(name):
     assert (config.positions, config.max_positions, config.position_offset) == ("learned", 1024, 2)
     assert (config.activation, config.scale_embeddings, config.tie_embeddings) == ("gelu", False, "all")
     assert (config.initializer, config.initializer_std, config.vocab_size) == ("normal", 0.02, 50265)
+    assert config.freeze_padding_embedding is True
     assert (config.bos_token_id, config.pad_token_id, config.eos_token_id, config.decoder_start_token_id) == (0, 1, 2, 2)
 
 

@@ -114,6 +114,7 @@ def _bart(**changes: Any) -> dict[str, Any]:
         activation="gelu",  # section 2.1
         scale_embeddings=False,
         tie_embeddings="all",
+        freeze_padding_embedding=True,
         dropout=0.1,  # these three: config.json of the released base and large checkpoints
         attention_dropout=0.1,
         activation_dropout=0.1,
@@ -148,6 +149,7 @@ def _marian(**changes: Any) -> dict[str, Any]:
         activation="silu",  # named "swish" there
         scale_embeddings=True,
         tie_embeddings="all",
+        freeze_padding_embedding=True,
         logits_bias=True,
         dropout=0.1,
         initializer="normal",

@@ -253,14 +253,18 @@ def _inventory(config_or_model: Any) -> tuple[TransductConfig, list[_Tensor], in
     kind = getattr(config, "model_type", None)
     if kind != "transduct":
         found = f"{type(config_or_model).__name__} with model_type={kind!r}" if kind else repr(config_or_model)[:80]
-        raise ValueError(f"config_or_model={found} must be a TransductConfig or one of its models; config_from_preset gives a config")
+        raise ValueError(
+            f"config_or_model={found} must be a TransductConfig or one of its models; config_from_preset gives a config"
+        )
     if is_model:
         head = config_or_model.get_output_embeddings()
         return config, list(_model_tensors(config_or_model)), 0 if head is None else head.weight.numel()
     if not config.is_encoder_decoder:
         raise ValueError("config_or_model is the config of an encoder-only or decoder-only model: pass the model instead")
     if config.encoder_input != "tokens":
-        raise ValueError(f"config_or_model has encoder_input={config.encoder_input!r}, which cannot be counted yet: pass the model")
+        raise ValueError(
+            f"config_or_model has encoder_input={config.encoder_input!r}, which cannot be counted yet: pass the model"
+        )
     return config, list(_encoder_decoder_tensors(config)), config.d_model * config.resolved_decoder_vocab_size
 
 

@@ -1,0 +1,151 @@
+"""The `transduct` command: cheap to start, one line for an error, exit codes that scripts can rely on."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from transduct.accounting import describe
+from transduct.cli.main import run
+from transduct.configuration import TransductConfig
+from transduct.presets import config_from_preset
+
+TINY = dict(vocab_size=11, d_model=8, d_ff=12, num_heads=2, encoder_layers=1, decoder_layers=2)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    TransductConfig(**TINY).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def fails(capsys, *arguments: str) -> str:
+    """Run a command that must refuse its input; return the message, after checking its form."""
+    assert run(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("transduct: ")
+    assert printed.err.count("\n") == 1
+    return printed.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["describe", "--help"]])
+def test_help_imports_no_heavy_library(arguments):
+    code = (
+        "import sys\n"
+        "from transduct.cli.main import run\n"
+        f"code = run({arguments!r})\n"
+        "print(sorted({'torch', 'transformers', 'datasets', 'numpy'} & set(sys.modules)), code)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Usage: transduct" in result.stdout
+    assert result.stdout.splitlines()[-1] == "[] 0"
+
+
+def test_the_installed_command_runs_the_same_program():
+    result = subprocess.run([sys.executable, "-m", "transduct.cli.main", "nonsense"], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr == "transduct: No such command 'nonsense'. (see transduct --help)\n"
+
+
+def test_without_a_command_it_shows_the_help(capsys):
+    assert run([]) == 2
+    assert "describe" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    from importlib.metadata import version
+
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"transduct {version('transduct')}\n"
+
+
+def test_describe_prints_the_table_of_a_preset(capsys):
+    assert run(["describe", "vaswani-base", "--batch-size", "4", "--source-length", "10", "--target-length", "7"]) == 0
+    expected = describe(config_from_preset("vaswani-base"), batch_size=4, source_length=10, target_length=7)
+    assert capsys.readouterr().out == f"{expected}\n"
+    assert "63,082,496" in str(expected)
+
+
+def test_describe_prints_json(capsys):
+    options = ["--dtype", "bfloat16", "--optimizer", "adafactor", "--attention", "eager", "--gradient-checkpointing"]
+    assert run(["describe", "t5-small", "--json", *options]) == 0
+    expected = describe(
+        config_from_preset("t5-small"), dtype="bfloat16", optimizer="adafactor", attention="eager", gradient_checkpointing=True
+    )
+    assert json.loads(capsys.readouterr().out) == expected.to_dict()
+
+
+def test_describe_reads_a_folder(folder, capsys):
+    assert run(["describe", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == describe(TransductConfig(**TINY)).to_dict()
+
+
+def test_a_preset_comes_before_a_folder_of_its_name(folder, capsys, monkeypatch):
+    (folder / "t5-small").mkdir()
+    TransductConfig(**TINY).save_pretrained(folder / "t5-small")
+    monkeypatch.chdir(folder)
+    found = []
+    for name in ("t5-small", "./t5-small"):
+        assert run(["describe", name, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out)["parameters"])
+    assert found == [60_506_624, describe(TransductConfig(**TINY)).parameters]
+
+
+def test_an_unknown_preset_names_its_neighbours(capsys):
+    assert "'t5-smal' is not a preset; did you mean t5-small" in fails(capsys, "describe", "t5-smal")
+    assert "there is no folder './t5-smal'" in fails(capsys, "describe", "./t5-smal")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["describe"], "Missing argument"),
+        (["describe", "t5-small", "--bogus"], "No such option: --bogus"),
+        (["describe", "t5-small", "--batch-size", "many"], "--batch-size"),
+        (["describe", "t5-small", "--batch-size", "0"], "batch_size=0 must be"),
+        (["describe", "t5-small", "--dtype", "int3"], "dtype='int3' must be one of"),
+        (["describe", "t5-small", "--optimizer", "magic"], "optimizer='magic' must be one of"),
+    ],
+)
+def test_bad_options_are_named(arguments, message, capsys):
+    assert message in fails(capsys, *arguments)
+
+
+def test_folders_that_hold_no_model_of_ours(folder, capsys):
+    config = folder / "config.json"
+    config.write_text('{"model_type": "t5"}')
+    assert "model_type='t5', not 'transduct'" in fails(capsys, "describe", str(folder))
+    config.write_text('{"model_type": ')
+    assert "is not a JSON object" in fails(capsys, "describe", str(folder))
+    config.write_text('{"model_type": "transduct", "num_heads": 3}')
+    assert "num_heads=3 must divide d_model=512" in fails(capsys, "describe", str(folder))
+    config.unlink()
+    assert "holds no config.json" in fails(capsys, "describe", str(folder))
+
+
+def test_debug_shows_the_traceback(capsys):
+    for arguments in (["--debug", "describe", "t5-smal"], ["describe", "t5-smal", "--debug"]):
+        assert run(arguments) == 2
+        printed = capsys.readouterr().err
+        assert "Traceback" in printed
+        assert printed.splitlines()[-1].startswith("transduct: ")
+
+
+def test_a_fault_of_the_program_is_told_from_bad_input(capsys, monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr("transduct.accounting.describe", broken)
+    assert run(["describe", "t5-small"]) == 1
+    assert capsys.readouterr().err == "transduct: RuntimeError: two lines (a fault of the program; --debug shows where)\n"
+
+
+def test_an_interrupt_has_its_own_exit_code(monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("transduct.accounting.describe", interrupted)
+    assert run(["describe", "t5-small"]) == 130

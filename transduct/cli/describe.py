@@ -1,0 +1,85 @@
+"""`transduct describe PRESET|FOLDER`: parameters, multiply-adds and memory of an architecture or a saved model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def describe(
+    model: str = typer.Argument(
+        metavar="PRESET|FOLDER",
+        help="A preset's name, or the folder of a saved model (write ./NAME where a preset has its name).",
+    ),
+    batch_size: int = typer.Option(32, help="Sequence pairs in the batch that the memory is estimated for."),
+    source_length: int = typer.Option(128, help="Tokens in each of its sources."),
+    target_length: int = typer.Option(128, help="Tokens in each of its targets."),
+    dtype: str = typer.Option("float32", help="float32, bfloat16, float16 or float64."),
+    optimizer: str = typer.Option("adamw", help="adamw, adafactor, momentum or sgd."),
+    attention: str = typer.Option("sdpa", help="sdpa or eager, which keeps the attention weights."),
+    gradient_checkpointing: bool = typer.Option(False, "--gradient-checkpointing", help="Keep only each layer's input."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Parameters by part, multiply-adds per token, cache and training memory."""
+    from transduct.accounting import describe as account
+
+    description = account(
+        _load(model),
+        batch_size=batch_size,
+        source_length=source_length,
+        target_length=target_length,
+        dtype=dtype,
+        optimizer=optimizer,
+        attention=attention,
+        gradient_checkpointing=gradient_checkpointing,
+    )
+    typer.echo(json.dumps(description.to_dict(), indent=2) if as_json else str(description))
+
+
+def _load(name: str) -> Any:
+    """The config of a preset or of a saved encoder-decoder; for other saved classes, the model without its weights."""
+    from transduct.presets import config_from_preset, preset_names
+
+    if name in preset_names():
+        return config_from_preset(name)
+    folder = Path(name)
+    if not folder.exists():
+        if "/" in name or folder.is_absolute():
+            raise ValueError(f"there is no folder {name!r}")
+        try:
+            return config_from_preset(name)
+        except ValueError as error:
+            raise ValueError(f"{error}; and there is no folder {name!r}") from None
+    return _load_folder(folder)
+
+
+def _load_folder(folder: Path) -> Any:
+    from transduct.configuration import TransductConfig
+
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ValueError(f"{str(folder)!r} is not a folder with a saved model: it holds no config.json")
+    try:
+        kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{str(file)!r} is not a JSON object: {error}") from error
+    if kind != "transduct":
+        raise ValueError(f"{str(file)!r} has model_type={kind!r}, not 'transduct': import the model first (transduct import)")
+    config = TransductConfig.from_pretrained(folder)
+    if config.is_encoder_decoder:
+        return config
+    return _model_without_weights(config, str(file))
+
+
+def _model_without_weights(config: Any, file: str) -> Any:
+    """The class that saved the folder, on the meta device."""
+    import torch
+
+    from transduct import modeling
+
+    names = config.architectures or []
+    if len(names) != 1 or not hasattr(modeling, names[0]):
+        raise ValueError(f"{file!r} has architectures={names!r}, which must name one model class of transduct")
+    with torch.device("meta"):
+        return getattr(modeling, names[0])(config)

@@ -1,6 +1,6 @@
 """The papers' equations in NumPy, written without a look at the modules, so that two independent readings must agree.
 
-- Attention, masks, positions, norms, feed-forward, one encoder and one decoder layer: Vaswani et al. 2017 (arXiv 1706.03762),
+- Attention, masks, positions, norms, feed-forward, encoder and decoder, layer and stack: Vaswani et al. 2017 (arXiv 1706.03762),
   T5 (1910.10683), RMSNorm (1910.07467), gated units (2002.05202), rotary positions (2104.09864), ALiBi (2108.12409),
   grouped heads (2305.13245).
 - The smoothed loss with z-loss and its gradient by formula; length penalties; exhaustive search over a tiny vocabulary.
@@ -261,6 +261,62 @@ def decoder_layer(x: Array, memory: Array, weights: Weights, kind: LayerKind, ma
     x = residual(x, attend, part(weights, "self_attention_residual"), kind)
     x = residual(x, cross_attend, part(weights, "cross_attention_residual"), kind)
     return residual(x, feed, part(weights, "feed_forward_residual"), kind)
+
+
+# ---- stacks ---------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class StackKind:
+    """Layers and what surrounds them. `embed_scale`: factor on the embeddings; `offset`: first row of learned positions."""
+
+    layer: LayerKind
+    positions: Literal["sinusoidal", "learned", "relative_bias", "rotary", "alibi", "none"]
+    embed_scale: float = 1.0
+    offset: int = 0
+    max_distance: int = 128
+
+
+def stack_input(ids: list[int], weights: Weights, kind: StackKind) -> Array:
+    """Scaled embeddings plus positions (Vaswani et al., sections 3.4 and 3.5), normalised where BART does -> (1, T, D)."""
+    x = weights["embed_tokens.weight"][ids] * kind.embed_scale
+    if kind.positions == "sinusoidal":
+        x = x + sinusoids(range(len(ids)), x.shape[-1])
+    if kind.positions == "learned":
+        x = x + weights["embed_positions.weight"][kind.offset : kind.offset + len(ids)]
+    if "embedding_norm.weight" in weights:
+        x = layer_norm(x, weights["embedding_norm.weight"], weights.get("embedding_norm.bias"), kind.layer.eps)
+    return x[None]
+
+
+def stack_bias(length: int, weights: Weights, kind: StackKind, bidirectional: bool) -> Array | None:
+    """What is added to the scores of self-attention in all layers of a stack (H, T, T)."""
+    places = range(length)
+    if kind.positions == "relative_bias":
+        return relative_bias(weights["position_bias.table.weight"], places, places, bidirectional, kind.max_distance)
+    return alibi_bias(kind.layer.heads, places, places) if kind.positions == "alibi" else None
+
+
+def final_norm(x: Array, weights: Weights, kind: StackKind) -> Array:
+    if "final_norm.weight" not in weights:
+        return x
+    if kind.layer.norm == "rmsnorm":
+        return rms_norm(x, weights["final_norm.weight"], kind.layer.eps)
+    return layer_norm(x, weights["final_norm.weight"], weights.get("final_norm.bias"), kind.layer.eps)
+
+
+def encoder(ids: list[int], weights: Weights, kind: StackKind, layers: int) -> Array:
+    """States of one source that stands alone, without padding -> (1, S, D)."""
+    x, bias = stack_input(ids, weights, kind), stack_bias(len(ids), weights, kind, bidirectional=True)
+    for n in range(layers):
+        x = encoder_layer(x, part(weights, f"layers.{n}"), kind.layer, bias=bias)
+    return final_norm(x, weights, kind)
+
+
+def decoder(ids: list[int], memory: Array, weights: Weights, kind: StackKind, layers: int) -> Array:
+    """States of one target that stands alone, without padding, over a memory (1, S, D) -> (1, T, D)."""
+    x, bias = stack_input(ids, weights, kind), stack_bias(len(ids), weights, kind, bidirectional=False)
+    for n in range(layers):
+        x = decoder_layer(x, memory, part(weights, f"layers.{n}"), kind.layer, causal_mask(len(ids)), bias=bias)
+    return final_norm(x, weights, kind)
 
 
 # ---- loss -----------------------------------------------------------------------------------------------------------------

@@ -8,11 +8,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import reference as ref
 from float64 import agree, draw, shake, to_numpy
 from transduct import loss as loss_module
 from transduct.attention import AttentionContext, MultiHeadAttention
+from transduct.blocks import DecoderLayer, EncoderLayer
+from transduct.configuration import TransductConfig
 from transduct.layers import FeedForward, RMSNorm, make_norm
 from transduct.masks import TokenLayout, causal_mask, positions_from_mask
 from transduct.positions import (
@@ -24,6 +27,7 @@ from transduct.positions import (
     alibi_slopes,
     rotate,
 )
+from transduct.stacks import Decoder, Encoder
 
 WIDTH, HEADS, HEAD_WIDTH = 12, 4, 6
 IMPLEMENTATIONS = ["eager", "sdpa"]
@@ -186,6 +190,157 @@ def test_attention_over_packed_tokens(implementation):
     context = AttentionContext(mask, query_layout=layout, key_layout=memory_layout, implementation=implementation)
     reference = ref.multi_head_attention(x.numpy(), memory.numpy(), weights, HEADS, mask=real_memory[:, None])[0]
     agree(attention(layout.pack(x), context, memory=memory_layout.pack(memory)), reference[real])
+
+
+# ---- layers ---------------------------------------------------------------------------------------------------------------
+KINDS = {
+    "vaswani": (dict(num_heads=HEADS), ref.LayerKind(HEADS)),
+    "t5": (
+        dict(
+            norm="rmsnorm", norm_position="pre", norm_eps=1e-6, num_heads=HEADS, attention_scale="none", attention_bias=False,
+            activation="gelu_new", gated_ffn=True, ffn_bias=False, positions="relative_bias", relative_buckets=8,
+            relative_max_distance=20, relative_bias_per_layer=True,
+        ),
+        ref.LayerKind(HEADS, norm="rmsnorm", norm_position="pre", eps=1e-6, activation="gelu_new", scale=1.0),
+    ),
+    "bart": (dict(activation="gelu", num_heads=HEADS), ref.LayerKind(HEADS, activation="gelu")),
+    "llama-like": (
+        dict(norm_position="pre", positions="rotary", num_heads=HEADS, num_key_value_heads=2, activation="silu", norm_bias=False),
+        ref.LayerKind(HEADS, 2, norm_position="pre", activation="silu", rotary=10000.0),
+    ),
+}  # fmt: skip
+"""Our fields and the reference's words for the same layer; T5 with a bias table in each layer, as in UMT5."""
+
+
+def make_config(fields: dict) -> TransductConfig:
+    return TransductConfig(vocab_size=20, d_model=WIDTH, d_kv=HEAD_WIDTH, d_ff=20, **fields)
+
+
+def make_context(config: TransductConfig, mask: np.ndarray, implementation: str) -> AttentionContext:
+    positions = torch.arange(mask.shape[-1])[None]
+    rotary = RotaryPositions(HEAD_WIDTH, config.rotary_base)(positions, torch.float64) if config.positions == "rotary" else None
+    four = torch.tensor(mask)[:, None]  # (B, T, S) -> (B, 1, T, S)
+    return AttentionContext(four, rotary=rotary, positions=(positions, positions), implementation=implementation)
+
+
+def reference_bias(layer: nn.Module, length: int, bidirectional: bool) -> np.ndarray | None:
+    """The layer's own relative bias, where it has a table."""
+    table = to_numpy(layer).get("position_bias.table.weight")
+    return None if table is None else ref.relative_bias(table, range(length), range(length), bidirectional, 20)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("name", list(KINDS))
+def test_encoder_layer(name, implementation):
+    fields, kind = KINDS[name]
+    config = make_config(fields)
+    layer, x = shake(EncoderLayer(config)), draw(2, 5, WIDTH)
+    mask = ref.padding_mask([5, 3], 5)[:, None].repeat(5, axis=1)  # (B, S, S)
+    ours = layer(x, make_context(config, mask, implementation))
+    agree(ours, ref.encoder_layer(x.numpy(), to_numpy(layer), kind, mask, reference_bias(layer, 5, bidirectional=True)))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("name", list(KINDS))
+def test_decoder_layer(name, implementation):
+    """Two beams a source; the reference repeats the source for each."""
+    fields, kind = KINDS[name]
+    config = make_config(fields)
+    layer = shake(DecoderLayer(config, index=0, cross_attention=True))
+    target, memory = draw(4, 5, WIDTH), draw(2, 7, WIDTH)
+    mask, memory_mask = ref.causal_mask(5)[None].repeat(4, axis=0), ref.padding_mask([7, 4], 7)
+    cross = AttentionContext(torch.tensor(memory_mask)[:, None, None], implementation=implementation)
+    ours = layer(target, memory, make_context(config, mask, implementation), cross)
+    repeated, cross_mask = memory.numpy().repeat(2, axis=0), memory_mask.repeat(2, axis=0)[:, None]
+    bias = reference_bias(layer, 5, bidirectional=False)
+    agree(ours, ref.decoder_layer(target.numpy(), repeated, to_numpy(layer), kind, mask, cross_mask, bias))
+
+
+# ---- stacks ---------------------------------------------------------------------------------------------------------------
+STACKS = {
+    "sinusoidal": ({}, ref.StackKind(ref.LayerKind(HEADS), "sinusoidal", embed_scale=WIDTH**0.5)),
+    "learned": (
+        dict(positions="learned", position_offset=2, max_positions=8, embedding_norm=True, scale_embeddings=False),
+        ref.StackKind(ref.LayerKind(HEADS), "learned", offset=2),
+    ),
+    "relative_bias": (
+        dict(
+            positions="relative_bias", relative_buckets=8, relative_max_distance=20, norm="rmsnorm", norm_position="pre",
+            norm_eps=1e-6, attention_scale="none", scale_embeddings=False,
+        ),
+        ref.StackKind(
+            ref.LayerKind(HEADS, norm="rmsnorm", norm_position="pre", eps=1e-6, scale=1.0), "relative_bias", max_distance=20
+        ),
+    ),
+    "rotary": (
+        dict(positions="rotary", norm_position="pre", scale_embeddings=False, num_key_value_heads=2),
+        ref.StackKind(ref.LayerKind(HEADS, 2, norm_position="pre", rotary=10000.0), "rotary"),
+    ),
+    "alibi": (dict(positions="alibi", scale_embeddings=False), ref.StackKind(ref.LayerKind(HEADS), "alibi")),
+    "none": (dict(positions="none", scale_embeddings=False), ref.StackKind(ref.LayerKind(HEADS), "none")),
+}  # fmt: skip
+TOLERANCES = {"sinusoidal": dict(rtol=1e-6, atol=1e-6)}  # of float32 tables; all else agrees to ten digits
+SOURCES, TARGETS = [[5, 6, 7, 8, 9], [3, 4], [2]], [[2, 3, 4], [5, 6, 7, 8], [9, 2]]
+
+
+def pad(rows: list[list[int]], side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids (B, T) and their mask; padding holds a token that would show if it were seen."""
+    longest = max(map(len, rows))
+    mask = torch.tensor(ref.padding_mask([len(row) for row in rows], longest, side))
+    ids = torch.full(mask.shape, 11)
+    ids[mask] = torch.tensor([token for row in rows for token in row])
+    return ids, mask
+
+
+def make_stacks(scheme: str, implementation: str) -> tuple[nn.Module, nn.Module, ref.StackKind]:
+    fields, kind = STACKS[scheme]
+    config = make_config(dict(num_heads=HEADS, encoder_layers=2, decoder_layers=2, **fields))
+    config._attn_implementation = implementation
+    return shake(Encoder(config)), shake(Decoder(config)), kind
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("scheme", list(STACKS))
+def test_encoder_of_a_padded_batch(scheme, side, implementation):
+    """The reference encodes each source alone."""
+    encoder, _, kind = make_stacks(scheme, implementation)
+    ids, mask = pad(SOURCES, side)
+    states = encoder(ids, mask).last_hidden_state
+    for n, source in enumerate(SOURCES):
+        agree(states[n, mask[n]], ref.encoder(source, to_numpy(encoder), kind, layers=2)[0], **TOLERANCES.get(scheme, {}))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("scheme", list(STACKS))
+def test_decoder_of_a_padded_batch(scheme, side, implementation):
+    """The reference decodes each target alone over its own source."""
+    _, decoder, kind = make_stacks(scheme, implementation)
+    (ids, mask), (_, source_mask) = pad(TARGETS, side), pad(SOURCES, side)
+    memory = draw(3, 5, WIDTH)
+    states = decoder(ids, mask, memory, source_mask).last_hidden_state
+    for n, target in enumerate(TARGETS):
+        alone = memory[n, source_mask[n]][None].numpy()
+        agree(states[n, mask[n]], ref.decoder(target, alone, to_numpy(decoder), kind, layers=2)[0], **TOLERANCES.get(scheme, {}))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("scheme", list(STACKS))
+def test_decoder_with_a_cache(scheme, implementation):
+    """Two beams a source: three tokens at once, then one by one; the reference decodes each beam whole."""
+    _, decoder, kind = make_stacks(scheme, implementation)
+    beams = torch.randint(2, 11, (4, 6))
+    memory, source_mask = draw(2, 5, WIDTH), torch.tensor(ref.padding_mask([5, 3], 5, "left"))
+    output = decoder(beams[:, :3], None, memory, source_mask, use_cache=True)
+    states = [output.last_hidden_state]
+    for step in range(3, 6):
+        output = decoder(beams[:, step : step + 1], None, memory, source_mask, cache=output.cache)
+        states.append(output.last_hidden_state)
+    together = torch.cat(states, dim=1)
+    for n, beam in enumerate(beams.tolist()):
+        alone = memory[n // 2, source_mask[n // 2]][None].numpy()
+        agree(together[n], ref.decoder(beam, alone, to_numpy(decoder), kind, layers=2)[0], **TOLERANCES.get(scheme, {}))
 
 
 # ---- loss -----------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from transduct.accounting import describe
 from transduct.cli.main import run
 from transduct.configuration import TransductConfig
-from transduct.presets import config_from_preset
+from transduct.presets import config_from_preset, preset_names
 
 TINY = dict(vocab_size=11, d_model=8, d_ff=12, num_heads=2, encoder_layers=1, decoder_layers=2)
 
@@ -94,8 +94,16 @@ def test_a_preset_comes_before_a_folder_of_its_name(folder, capsys, monkeypatch)
     assert found == [60_506_624, describe(TransductConfig(**TINY)).parameters]
 
 
+def test_describe_lists_the_presets(capsys):
+    assert run(["describe", "--list"]) == 0
+    assert capsys.readouterr().out.split() == preset_names()
+
+
 def test_an_unknown_preset_names_its_neighbours(capsys):
     assert "'t5-smal' is not a preset; did you mean t5-small" in fails(capsys, "describe", "t5-smal")
+    assert "'gpt' is not a preset; preset_names() and `transduct describe --list` list them all" in fails(
+        capsys, "describe", "gpt"
+    )
     assert "there is no folder './t5-smal'" in fails(capsys, "describe", "./t5-smal")
 
 

@@ -141,7 +141,7 @@ def describe(
         ValueError: For another kind of config or model, an encoder-only or decoder-only config (pass the model), or an
             argument out of its range.
     """
-    assumptions = dict(
+    assumptions: dict[str, Any] = dict(
         batch_size=batch_size, source_length=source_length, target_length=target_length, dtype=str(dtype).removeprefix("torch."),
         optimizer=optimizer, attention=attention, gradient_checkpointing=gradient_checkpointing,
     )  # fmt: skip
@@ -190,17 +190,17 @@ def _check(assumptions: dict[str, Any]) -> None:
 
 
 class _Tensor(NamedTuple):
-    """`count` parameters of one shape; `multiplies` names the tokens, "source" or "target", whose states pass through them."""
+    """`number` parameters of one shape; `multiplies` names the tokens, "source" or "target", whose states pass through them."""
 
     part: str
     shape: tuple[int, ...]
-    count: int = 1
+    number: int = 1
     multiplies: str = ""
     trainable: bool = True
 
     @property
     def size(self) -> int:
-        return self.count * prod(self.shape)
+        return self.number * prod(self.shape)
 
 
 class _Presence(NamedTuple):
@@ -249,7 +249,7 @@ class _Stack(NamedTuple):
 def _inventory(config_or_model: Any) -> tuple[TransductConfig, list[_Tensor], int]:
     """The config, all parameters, and the multiply-adds of the output projection."""
     is_model = isinstance(config_or_model, nn.Module)
-    config = getattr(config_or_model, "config", None) if is_model else config_or_model
+    config: Any = getattr(config_or_model, "config", None) if is_model else config_or_model
     kind = getattr(config, "model_type", None)
     if kind != "transduct":
         found = f"{type(config_or_model).__name__} with model_type={kind!r}" if kind else repr(config_or_model)[:80]
@@ -361,7 +361,7 @@ def _part_of(name: str) -> str:
 def _optimizer_values(tensor: _Tensor, optimizer: str) -> int:
     """How many numbers the optimizer keeps for these parameters."""
     if optimizer == "adafactor":  # rows and columns of squared gradients (arXiv 1804.04235, section 3)
-        return tensor.count * sum(tensor.shape) if len(tensor.shape) == 2 else tensor.size
+        return tensor.number * sum(tensor.shape) if len(tensor.shape) == 2 else tensor.size
     return {"adamw": 2, "momentum": 1, "sgd": 0}[optimizer] * tensor.size
 
 

@@ -26,7 +26,7 @@ def config_from_preset(name: str, **overrides: Any) -> TransductConfig:
     """
     if name not in _PRESETS:
         close = difflib.get_close_matches(str(name).lower(), _PRESETS, n=5, cutoff=0.5)
-        hint = f"did you mean {', '.join(close)}?" if close else "preset_names() lists them all"
+        hint = f"did you mean {', '.join(close)}?" if close else "preset_names() and `transduct describe --list` list them all"
         raise ValueError(f"name={name!r} is not a preset; {hint}")
     return TransductConfig(**{**_PRESETS[name], **overrides})
 

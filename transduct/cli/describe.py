@@ -7,6 +7,14 @@ from typing import Any
 import typer
 
 
+def _list_presets(wanted: bool) -> None:
+    if wanted:
+        from transduct.presets import preset_names
+
+        typer.echo("\n".join(preset_names()))
+        raise typer.Exit
+
+
 def describe(
     model: str = typer.Argument(
         metavar="PRESET|FOLDER",
@@ -19,6 +27,9 @@ def describe(
     optimizer: str = typer.Option("adamw", help="adamw, adafactor, momentum or sgd."),
     attention: str = typer.Option("sdpa", help="sdpa or eager, which keeps the attention weights."),
     gradient_checkpointing: bool = typer.Option(False, "--gradient-checkpointing", help="Keep only each layer's input."),
+    list_presets: bool = typer.Option(
+        False, "--list", help="Print the names of all presets and exit.", callback=_list_presets, is_eager=True
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Parameters by part, multiply-adds per token, cache and training memory."""

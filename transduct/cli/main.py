@@ -11,12 +11,13 @@ To add a command, write `def name(...)` in `cli/name.py` and register it below; 
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
 from transduct.cli.describe import describe
 
-USAGE_ERRORS = typer.BadParameter.__bases__
+USAGE_ERRORS: Any = typer.BadParameter.__bases__
 """click's `UsageError`, from wherever this version of typer takes click."""
 
 app = typer.Typer(
@@ -53,10 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Abort:
         return _report("stopped", 130)
     except USAGE_ERRORS as error:
-        return _report(f"{error.format_message()} (see transduct --help)", 2)  # type: ignore[attr-defined]
-    except BrokenPipeError:
-        sys.stdout = None  # type: ignore[assignment]  # the reader has gone, as in `transduct ... | head`: nothing to flush
-        return 1
+        return _report(f"{error.format_message()} (see transduct --help)", 2)
     except Exception as error:
         if debug:
             traceback.print_exc()

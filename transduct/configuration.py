@@ -133,6 +133,8 @@ class TransductConfig(PreTrainedConfig):
     """Multiply embeddings by sqrt(d_model) before positions are added (section 3.4)."""
     tie_embeddings: Literal["all", "source_target", "target_output", "none"] = "all"
     """Which of source embedding, target embedding and output projection are one matrix (section 3.4: all)."""
+    freeze_padding_embedding: bool = False
+    """The embedding of `pad_token_id` starts at zero and looking it up trains nothing (BART, Marian)."""
     logits_bias: bool = False
     """A trainable bias on the logits (Marian)."""
     scale_logits: bool = False

@@ -1,0 +1,71 @@
+"""One encoder-decoder Transformer for the Hugging Face ecosystem: by configuration alone Vaswani et al. 2017, T5 or BART.
+
+`import transduct` makes the Auto classes know the model type "transduct". Names load on first use. The `transduct` command registers
+nothing before it needs a model, so that `transduct --help` does not wait for torch.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+__version__ = "0.1.0"
+
+_NAMES = {
+    "TransductConfig": "configuration",
+    "TransductTokenizer": "tokenization",
+    "TransductCache": "cache",
+    "TransductModel": "modeling",
+    "TransductForConditionalGeneration": "modeling",
+    "TransductEncoderModel": "modeling",
+    "TransductForCausalLM": "modeling",
+    "TransductForMaskedLM": "modeling",
+    "TransductForSequenceClassification": "modeling",
+    "TransductForQuestionAnswering": "modeling",
+    "TransductForTokenClassification": "modeling",
+    "config_from_preset": "presets",
+    "preset_names": "presets",
+    "describe": "accounting",
+}
+_SUBPACKAGES = ("training",)
+
+__all__ = ["__version__", "register", *_NAMES]
+
+
+def register() -> None:
+    """Tell transformers' Auto classes about the model type "transduct"; more than once is harmless."""
+    import transformers
+    from transformers import AutoConfig, AutoTokenizer
+
+    from .configuration import AUTO_MAP, TransductConfig
+
+    AutoConfig.register(TransductConfig.model_type, TransductConfig, exist_ok=True)
+    modeling = importlib.import_module(".modeling", __name__)
+    for auto_name, reference in AUTO_MAP.items():
+        if auto_name != "AutoConfig":
+            getattr(transformers, auto_name).register(TransductConfig, getattr(modeling, reference.split(".")[1]), exist_ok=True)
+    if Path(__file__).with_name("tokenization.py").exists():
+        from .tokenization import TransductTokenizer
+
+        AutoTokenizer.register(TransductConfig, fast_tokenizer_class=TransductTokenizer, exist_ok=True)
+
+
+def __getattr__(name: str):
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f".{name}", __name__)
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _is_command():
+        register()
+    return getattr(importlib.import_module(f".{_NAMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_SUBPACKAGES])
+
+
+def _is_command() -> bool:
+    return Path(sys.argv[0]).stem == "transduct" if sys.argv else False
+
+
+if not _is_command():
+    register()

@@ -1,0 +1,157 @@
+"""The models without a head: encoder and decoder, or the encoder alone."""
+
+import copy
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
+
+from .configuration import TransductConfig
+from .masks import infer_padding_mask
+from .pretrained import TransductPreTrainedModel, one_cache
+from .stacks import Decoder, Encoder
+
+
+class TransductModel(TransductPreTrainedModel):
+    """Encoder and decoder without a head."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^lm_head\."]
+
+    def __init__(self, config: TransductConfig):
+        super().__init__(config)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        if config.tie_embeddings in ("all", "source_target"):
+            self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.embed_tokens = value
+        if self.config.tie_embeddings in ("all", "source_target"):
+            self.decoder.embed_tokens.weight = value.weight
+            self.decoder.embed_tokens.num_embeddings = value.num_embeddings
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        cross_attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        segment_ids: torch.Tensor | None = None,
+        decoder_segment_ids: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Seq2SeqModelOutput | tuple:
+        """Source (B, S) and target inputs (B*N, T) to decoder states (B*N, T, D); N consecutive target rows share a source.
+
+        Args:
+            attention_mask: (B, S), True or 1 at real tokens; None: inferred from padding tokens at either end of a row. Or
+                boolean per query, (B, S, S), for the encoder's self-attention.
+            cross_attention_mask: (B, S), or boolean per query, (B*N, T, S); None: the tokens that `attention_mask` shows.
+            decoder_attention_mask: (B*N, past + T), or boolean per query.
+            segment_ids, decoder_segment_ids: several pairs a row, numbered from 1, 0 at padding.
+            encoder_outputs: of an earlier call, instead of the source.
+
+        Raises:
+            ValueError: for missing or contradictory inputs, ids outside the vocabulary, empty batches, too long sequences.
+        """
+        cache = one_cache(cache, past_key_values)
+        attentions, states, return_dict = self.return_options(output_attentions, output_hidden_states, return_dict)
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError("there are no targets: pass labels, decoder_input_ids or decoder_inputs_embeds")
+        options = {"output_attentions": attentions, "output_hidden_states": states}
+        if encoder_outputs is None:
+            if attention_mask is None and segment_ids is None and input_ids is not None and not input_ids.is_floating_point():
+                attention_mask = infer_padding_mask(input_ids, self.config.pad_token_id, self.config.eos_token_id)
+            encoder_outputs = self.encoder(
+                input_ids, attention_mask, inputs_embeds, position_ids=position_ids, segment_ids=segment_ids, **options
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        if cross_attention_mask is None and attention_mask is not None:
+            cross_attention_mask = attention_mask
+            while cross_attention_mask.ndim > 2:  # what some query of the encoder sees, the decoder may see
+                cross_attention_mask = cross_attention_mask.any(1)  # (B, S)
+        decoder_outputs = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_outputs.last_hidden_state,
+            cross_attention_mask,
+            cache=cache,
+            inputs_embeds=decoder_inputs_embeds,
+            position_ids=decoder_position_ids,
+            segment_ids=decoder_segment_ids,
+            encoder_segment_ids=segment_ids,
+            use_cache=use_cache,
+            **options,
+        )
+        output = Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            cache=decoder_outputs.cache,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+        return output if return_dict else output.to_tuple()
+
+
+class TransductEncoderModel(TransductPreTrainedModel):
+    """The encoder alone, as a text encoder."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^(model\.)?decoder\."]
+
+    def __init__(self, config: TransductConfig):
+        config = copy.deepcopy(config)
+        config.is_encoder_decoder = False
+        super().__init__(config)
+        self.encoder = Encoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.embed_tokens = value
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        segment_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> BaseModelOutput | tuple:
+        """Source (B, S) to states (B, S, D), zero at padding; arguments as those of `TransductModel`."""
+        attentions, states, return_dict = self.return_options(output_attentions, output_hidden_states, return_dict)
+        if attention_mask is None and segment_ids is None and input_ids is not None:
+            attention_mask = infer_padding_mask(input_ids, self.config.pad_token_id, self.config.eos_token_id)
+        return self.encoder(
+            input_ids,
+            attention_mask,
+            inputs_embeds,
+            position_ids=position_ids,
+            segment_ids=segment_ids,
+            output_attentions=attentions,
+            output_hidden_states=states,
+            return_dict=return_dict,
+        )

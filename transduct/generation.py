@@ -1,0 +1,92 @@
+"""What `GenerationMixin` needs to decode with shared sources, and without its surprises.
+
+- The beams and samples of a source share its encoder states, masks and cross-attention cache (see `cache.py`): only the decoder's
+  inputs are repeated.
+- A default `generate` may produce as many tokens as the source has, plus 50 (Vaswani et al. 2017, section 6.1), never the
+  library's 20; learned positions end it earlier. A limit that positions cannot reach is an error before decoding starts.
+- Padding that no mask announces is inferred from the padding token, as in `forward`.
+"""
+
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, GenerationMixin
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.utils import logging
+
+from .cache import PreallocatedLayer, TransductCache, reorder_beams
+from .masks import infer_padding_mask, is_trivial
+
+logger = logging.get_logger(__name__)
+
+EXTRA_TOKENS = 50
+SOURCE_ARGUMENTS = ("attention_mask", "cross_attention_mask", "encoder_outputs", "inputs_embeds", "position_ids")
+
+
+class TransductGenerationMixin(GenerationMixin):
+    """`generate` for models whose decoder rows are N consecutive ones per source."""
+
+    def _maybe_prepare_encoder_kwargs_for_generation(self, inputs_tensor, model_kwargs, model_input_name, generation_config):
+        """Settle the source's mask before anything is encoded; one that hides nothing is dropped here, once."""
+        if self.config.is_encoder_decoder:
+            mask = model_kwargs.pop("attention_mask", None)
+            if mask is None and model_input_name == "input_ids" and model_kwargs.get("encoder_outputs") is None:
+                mask = infer_padding_mask(inputs_tensor, self.config.pad_token_id, self.config.eos_token_id)
+            if mask is not None and not is_trivial(mask):
+                model_kwargs["attention_mask"] = mask
+        return super()._maybe_prepare_encoder_kwargs_for_generation(
+            inputs_tensor, model_kwargs, model_input_name, generation_config
+        )
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: torch.LongTensor | None = None, **model_kwargs: Any
+    ) -> tuple[torch.LongTensor, dict[str, Any]]:
+        """Repeat what belongs to a target (B -> B*N rows) and leave what belongs to a source."""
+        if not is_encoder_decoder:
+            return super()._expand_inputs_for_generation(expand_size, is_encoder_decoder, input_ids, **model_kwargs)
+        shared = {name: model_kwargs.pop(name) for name in SOURCE_ARGUMENTS if name in model_kwargs}
+        input_ids, model_kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **model_kwargs)
+        return input_ids, model_kwargs | shared
+
+    def _prepare_generated_length(
+        self, generation_config, has_default_max_length, has_default_min_length, model_input_name, input_ids_length, inputs_tensor
+    ):
+        limit = self.config.max_positions + 1 if self.config.positions == "learned" else None  # the last token is never read
+        if has_default_max_length and generation_config.max_new_tokens is None:
+            generation_config.max_new_tokens = inputs_tensor.shape[1] + EXTRA_TOKENS
+            if limit is not None:
+                generation_config.max_new_tokens = min(generation_config.max_new_tokens, limit - input_ids_length)
+        generation_config = super()._prepare_generated_length(
+            generation_config, has_default_max_length, has_default_min_length, model_input_name, input_ids_length, inputs_tensor
+        )
+        if limit is not None and generation_config.max_length > limit:
+            raise ValueError(
+                f"max_length={generation_config.max_length} (prompt and new tokens) exceeds what max_positions="
+                f"{self.config.max_positions} learned positions can decode; ask for at most {limit - input_ids_length} new tokens"
+            )
+        return generation_config
+
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict, generation_mode, batch_size: int, max_cache_length: int
+    ):
+        """Preallocated, source-sharing caches unless the caller chose others."""
+        chosen = generation_config.cache_implementation not in (None, "dynamic") or generation_config.use_cache is False
+        if chosen or model_kwargs.get("cache") is not None:
+            return super()._prepare_cache_for_generation(
+                generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+            )
+        encoder_decoder = self.config.is_encoder_decoder
+        model_kwargs["cache"] = TransductCache() if encoder_decoder else Cache(layer_class_to_replicate=PreallocatedLayer)
+        return None
+
+    def _reorder_cache(self, cache: Cache, beam_idx: torch.LongTensor) -> Cache:
+        """Beams move within their source, so of any kind of cache only the self-attention part is re-ordered."""
+        reorder_beams(cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache, beam_idx)
+        return cache
+
+    @staticmethod
+    def create_masks_for_generate(config, inputs_embeds, attention_mask, cache, **kwargs) -> torch.Tensor | None:
+        """The (B*N, past + T) mask as it is: `forward` builds the masks of static caches itself. Padded to one shape for all steps."""
+        if attention_mask is None:
+            return None
+        return torch.nn.functional.pad(attention_mask, (0, cache.get_max_length() - attention_mask.shape[1]))

@@ -1,0 +1,134 @@
+"""Token-normalised, label-smoothed cross-entropy with z-loss, without the `tokens x vocabulary` matrix.
+
+For targets y with logits x, log Z = logsumexp(x), smoothing e and z-loss weight w, each target contributes
+    (1 - e) * (log Z - x_y) + e * (log Z - mean(x)) + w * (log Z)^2
+(Vaswani et al. 2017, section 5.4; Szegedy et al. 2016, section 7; z-loss: T5X). The sum is divided by N, the number of targets
+of the whole optimizer step, so gradients do not depend on accumulation, padding or the number of processes.
+
+Deviation from recomputing the logits in the backward pass: gradients of hidden states and weight are formed chunk by chunk
+in the forward pass, while a chunk's logits exist. Memory is `chunk x V` as well, and one matrix product is saved.
+"""
+
+import torch
+from torch.autograd.function import once_differentiable
+
+IGNORE_INDEX = -100
+CHUNK_TOKENS = 256
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """Sum over targets; hidden (tokens, D), weight (V, D), bias (V) or None, labels (tokens) with -100 ignored."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, labels, label_smoothing: float, z_loss: float, chunk_tokens: int):
+        need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
+        precise = torch.promote_types(hidden.dtype, torch.float32)
+        total = torch.zeros((), dtype=precise, device=hidden.device)
+        grad_hidden = torch.zeros_like(hidden) if need_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=precise) if need_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=precise) if need_bias else None
+        for start in range(0, hidden.shape[0], chunk_tokens):
+            rows, targets = hidden[start : start + chunk_tokens], labels[start : start + chunk_tokens]
+            logits = torch.addmm(bias, rows, weight.t()) if bias is not None else rows @ weight.t()  # (chunk, V)
+            logits = logits.to(precise)
+            loss, log_z, keep = _sum_of_losses(logits, targets, label_smoothing, z_loss)
+            total += loss
+            if not any(ctx.needs_input_grad):
+                continue
+            grad_logits = _gradient_in_place(logits, targets, log_z, keep, label_smoothing, z_loss)
+            if need_bias:
+                grad_bias += grad_logits.sum(0)
+            grad_logits = grad_logits.to(hidden.dtype)
+            if need_hidden:
+                torch.mm(grad_logits, weight, out=grad_hidden[start : start + chunk_tokens])  # (chunk, D)
+            if need_weight and grad_weight.dtype == rows.dtype:
+                grad_weight.addmm_(grad_logits.t(), rows)  # (V, D)
+            elif need_weight:  # half precision: add up in float32
+                grad_weight += grad_logits.t() @ rows  # (V, D)
+        ctx.gradients = tuple(
+            None if gradient is None else gradient.to(of.dtype)
+            for gradient, of in ((grad_hidden, hidden), (grad_weight, weight), (grad_bias, bias))
+        )
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_total):
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:
+            raise RuntimeError("the loss was already differentiated once; call forward again")
+        return *(None if g is None else g.mul_(grad_total.to(g.dtype)) for g in gradients), None, None, None, None
+
+
+def _sum_of_losses(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float, z_loss: float):
+    """Summed loss of logits (tokens, V), differentiable; log Z (tokens); and the factor (tokens) that is 0 where ignored."""
+    keep = (labels != IGNORE_INDEX).to(logits.dtype)  # (tokens)
+    log_z = logits.logsumexp(-1)  # (tokens)
+    loss = log_z - (1 - label_smoothing) * logits.gather(-1, labels.clamp(min=0)[:, None]).squeeze(-1)
+    if label_smoothing:
+        loss = loss - label_smoothing * logits.mean(-1)
+    if z_loss:
+        loss = loss + z_loss * log_z.square()
+    return (loss * keep).sum(), log_z, keep
+
+
+def _gradient_in_place(logits: torch.Tensor, labels: torch.Tensor, log_z, keep, label_smoothing: float, z_loss: float):
+    """The gradient of `_sum_of_losses`, written over `logits` (tokens, V)."""
+    gradient = logits.sub_(log_z[:, None]).exp_()  # softmax
+    if z_loss:
+        gradient.mul_((1 + 2 * z_loss * log_z)[:, None])
+    if label_smoothing:
+        gradient.sub_(label_smoothing / logits.shape[-1])
+    targets = labels.clamp(min=0)[:, None]  # (tokens, 1)
+    gradient.scatter_add_(-1, targets, torch.full_like(targets, label_smoothing - 1, dtype=gradient.dtype))
+    return gradient.mul_(keep[:, None])
+
+
+def cross_entropy_of_logits(
+    logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0, z_loss: float = 0.0, num_items: torch.Tensor | int | None = None
+) -> torch.Tensor:
+    """The same loss where logits (..., V) exist anyway, as in evaluation."""
+    labels = labels.reshape(-1)
+    logits = logits.reshape(-1, logits.shape[-1])
+    total, _, _ = _sum_of_losses(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels, label_smoothing, z_loss)
+    return total / count_targets(labels, num_items)
+
+
+def count_targets(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor | int:
+    """N: what the caller counted over the whole step, or the targets of this batch, at least 1."""
+    return (labels != IGNORE_INDEX).sum().clamp(min=1) if num_items is None else num_items
+
+
+def cross_entropy(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    num_items: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """Loss of the output projection `hidden @ weight.T + bias` against `labels`.
+
+    Args:
+        hidden: decoder states (..., D), already scaled if the architecture scales them.
+        weight: output matrix (V, D); bias: (V) or None.
+        labels: int64 (...), -100 where there is no target.
+        num_items: the number N of targets that the sum is divided by; None: those of this call.
+
+    Returns:
+        A scalar; 0 with a zero gradient where there is no target.
+    """
+    hidden, labels = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
+    num_items = count_targets(labels, num_items)
+    if not torch.compiler.is_compiling() and hidden.device.type != "meta":
+        targets = (labels != IGNORE_INDEX).nonzero().squeeze(1)  # the head sees no padding
+        if len(targets) < len(labels):
+            hidden, labels = hidden.index_select(0, targets), labels.index_select(0, targets)  # (targets, D), (targets)
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    with torch.autocast(device, enabled=False):
+        total = _ChunkedCrossEntropy.apply(hidden, weight, bias, labels, label_smoothing, z_loss, CHUNK_TOKENS)
+    return total / num_items

@@ -1,0 +1,116 @@
+"""Which token may attend to which, where padding is, and how to compute without it.
+
+- Boolean masks are True where attention is allowed. `(B, T)` masks mark real tokens; wider ones say it per query.
+- Segment ids (B, T) pack several sequences into a row: 0 is padding, attention stays inside a segment, and positions restart.
+- `TokenLayout` drops padding from position-wise layers: the projections, norms and feed-forwards see real tokens only.
+"""
+
+import torch
+import torch.nn.functional as F
+
+
+def infer_padding_mask(input_ids: torch.Tensor, pad_token_id: int | None, eos_token_id: int | list[int] | None):
+    """The mask of ids that came without one: padding tokens before the first and after the last real token of a row.
+
+    Returns:
+        bool (B, T), or None where padding cannot be told from text because `pad_token_id` is None or ends sentences too.
+    """
+    ends = eos_token_id if isinstance(eos_token_id, list) else [eos_token_id]
+    if pad_token_id is None or pad_token_id in ends:
+        return None
+    real = input_ids != pad_token_id  # (B, T)
+    from_first = real.cumsum(1) > 0
+    to_last = real.flip(1).cumsum(1).flip(1) > 0
+    return from_first & to_last  # (B, T)
+
+
+def check_mask(name: str, mask: torch.Tensor | None, length: int) -> torch.Tensor | None:
+    """A caller's mask as booleans (B, S), (B, T, S) or (B, 1 or H, T, S).
+
+    Raises:
+        ValueError: for a wrong number of dimensions, a wrong length, or a floating-point mask per query.
+    """
+    if mask is None:
+        return None
+    if mask.ndim not in (2, 3, 4):
+        raise ValueError(f"{name} must have 2, 3 or 4 dimensions, not shape {tuple(mask.shape)}")
+    if mask.ndim > 2 and mask.is_floating_point():
+        raise ValueError(f"{name} of shape {tuple(mask.shape)} must be boolean, True where attention is allowed; pass `mask == 0` for an additive one")
+    if mask.shape[-1] != length:
+        raise ValueError(f"{name} covers {mask.shape[-1]} tokens, but there are {length}")
+    return mask.bool()
+
+
+def is_trivial(mask: torch.Tensor) -> bool:
+    """Whether a mask hides nothing, so that it can be left out. Never asked while compiling."""
+    return not torch.compiler.is_compiling() and mask.device.type != "meta" and bool(mask.all())
+
+
+def is_right_padded(mask: torch.Tensor) -> bool:
+    """Whether all padding of a (B, T) mask follows the text: then causal attention never sees it."""
+    return not torch.compiler.is_compiling() and mask.device.type != "meta" and bool((mask[:, 1:] <= mask[:, :-1]).all())
+
+
+def positions_from_mask(mask: torch.Tensor) -> torch.Tensor:
+    """Positions (B, T) counted from the first real token of each row; 0 at padding before it."""
+    return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+def positions_from_segments(segment_ids: torch.Tensor) -> torch.Tensor:
+    """Positions (B, T) that restart at 0 with every new segment id along a row."""
+    slots = torch.arange(segment_ids.shape[1], device=segment_ids.device)
+    starts = F.pad(segment_ids[:, 1:] != segment_ids[:, :-1], (1, 0), value=True)  # (B, T)
+    return slots - torch.where(starts, slots, 0).cummax(1).values  # (B, T)
+
+
+def same_segment(query_segments: torch.Tensor, key_segments: torch.Tensor) -> torch.Tensor:
+    """Mask (B, 1, T, S): query and key carry the same segment id, and it is not 0."""
+    same = query_segments[:, :, None] == key_segments[:, None, :]  # (B, T, S)
+    return (same & (key_segments != 0)[:, None, :])[:, None]  # (B, 1, T, S)
+
+
+def to_four_dimensions(mask: torch.Tensor) -> torch.Tensor:
+    """(B, S) -> (B, 1, 1, S); (B, T, S) -> (B, 1, T, S); four stay."""
+    if mask.ndim == 2:
+        return mask[:, None, None]  # (B, 1, 1, S)
+    return mask[:, None] if mask.ndim == 3 else mask  # (B, 1, T, S)
+
+
+def causal_mask(query_slots: torch.Tensor, key_length: int) -> torch.Tensor:
+    """Mask (1, 1, T, S): a query in slot t sees the keys in slots 0..t (section 3.2.3)."""
+    key_slots = torch.arange(key_length, device=query_slots.device)
+    return (key_slots <= query_slots[:, None])[None, None]  # (1, 1, T, S)
+
+
+def combine(mask: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor | None:
+    """One mask from a boolean mask and an additive bias: the bias where attention is allowed, -inf elsewhere."""
+    if mask is None or bias is None:
+        return mask if bias is None else bias
+    return torch.where(mask, bias, float("-inf"))  # (B or 1, H, T, S)
+
+
+class TokenLayout:
+    """Where the real tokens of a padded batch are; moves states between (B, T, ...) and (tokens, ...)."""
+
+    def __init__(self, mask: torch.Tensor):
+        self.shape = mask.shape
+        self.index = mask.flatten().nonzero().squeeze(1)  # (tokens)
+
+    @classmethod
+    def from_mask(cls, mask: torch.Tensor | None) -> "TokenLayout | None":
+        """None where nothing can be gained: no padding mask, or shapes must not depend on data (compiling, meta)."""
+        if mask is None or mask.ndim != 2 or torch.compiler.is_compiling() or mask.device.type == "meta":
+            return None
+        return cls(mask)
+
+    def pack(self, padded: torch.Tensor) -> torch.Tensor:
+        return padded.flatten(0, 1).index_select(0, self.index)  # (B, T, ...) -> (tokens, ...)
+
+    def unpack(self, packed: torch.Tensor) -> torch.Tensor:
+        rows = packed.new_zeros(self.shape[0] * self.shape[1], *packed.shape[1:])
+        return rows.index_copy(0, self.index, packed).view(*self.shape, *packed.shape[1:])  # (tokens, ...) -> (B, T, ...)
+
+    def to(self, device: torch.device, **kwargs) -> "TokenLayout":
+        """Move to the device of the next layer, for models that are spread over several."""
+        self.index = self.index.to(device, **kwargs)
+        return self

@@ -1,0 +1,142 @@
+"""What all model classes share: initialisation, strict loading, and code that travels with each checkpoint.
+
+Loading refuses missing, extra and misshapen weights: nothing is ever initialised behind the user's back.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.cache_utils import Cache
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from .attention import MultiHeadAttention
+from .configuration import TransductConfig
+from .layers import FeedForward, RMSNorm
+from .positions import RelativePositionBias, SinusoidalPositions, sinusoid_table
+
+
+class TransductPreTrainedModel(PreTrainedModel):
+    """Loading, saving and initialisation for all classes."""
+
+    config: TransductConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = True  # the loss is divided by `num_items_in_batch`
+    new_head: str | None = None  # prefix of weights that a checkpoint of another class may lack: a head yet to be trained
+    _no_split_modules = ["EncoderLayer", "DecoderLayer"]
+    _skip_keys_device_placement = ["cache"]
+    _supports_sdpa = True
+    _can_compile_fullgraph = True
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise one module; standard deviations by scheme:
+
+        | weights                     | xavier          | t5 (T5 section 2.1, Mesh TensorFlow)  | normal          |
+        |-----------------------------|-----------------|---------------------------------------|-----------------|
+        | token, learned positions    | d^-0.5          | 1                                     | initializer_std |
+        | untied output, bias buckets | d^-0.5          | d^-0.5                                | initializer_std |
+        | q                           | Xavier uniform  | (d * d_kv)^-0.5                       | initializer_std |
+        | k, v, up, gate              | Xavier uniform  | d^-0.5                                | initializer_std |
+        | o                           | Xavier uniform  | (heads * d_kv)^-0.5                   | initializer_std |
+        | down                        | Xavier uniform  | d_ff^-0.5                             | initializer_std |
+
+        Biases start at 0, norm weights at 1. With `freeze_padding_embedding`, the padding token's row is 0.
+        """
+        scheme, width = self.config.initializer, self.config.d_model
+        if isinstance(module, nn.Linear):  # a head; the layers' projections are set again below
+            self._fill(module.weight, width**-0.5)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            self._fill(module.weight, 1.0 if scheme == "t5" else width**-0.5)
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, MultiHeadAttention):
+            self._project(module.q_proj, (width * module.head_size) ** -0.5)
+            self._project(module.k_proj, width**-0.5)
+            self._project(module.v_proj, width**-0.5)
+            self._project(module.o_proj, module.o_proj.in_features**-0.5)
+        elif isinstance(module, FeedForward):
+            for linear in (module.up_proj, module.gate_proj, module.down_proj):
+                if linear is not None:
+                    self._project(linear, linear.in_features**-0.5)
+        elif isinstance(module, RelativePositionBias):
+            self._fill(module.table.weight, width**-0.5)
+        elif isinstance(module, (nn.LayerNorm, RMSNorm)):
+            init.ones_(module.weight)
+            if getattr(module, "bias", None) is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, SinusoidalPositions):
+            init.copy_(module.table, sinusoid_table(*module.table.shape, module.layout))
+
+    def _fill(self, weight: torch.Tensor, std: float) -> None:
+        init.normal_(weight, std=self.config.initializer_std if self.config.initializer == "normal" else std)
+
+    def _project(self, linear: nn.Linear, std: float) -> None:
+        if self.config.initializer == "xavier":
+            init.xavier_uniform_(linear.weight)
+        else:
+            self._fill(linear.weight, std)
+
+    @staticmethod
+    def _finalize_model_loading(model, load_config, loading_info):
+        """As in transformers, then refuse a checkpoint that does not fit instead of continuing with random weights."""
+        tied = set(model.all_tied_weights_keys)
+        loading_info = PreTrainedModel._finalize_model_loading(model, load_config, loading_info)
+        missing = {key for key in loading_info.missing_keys if not (model.new_head and key.startswith(model.new_head))}
+        untied = tied - set(model.all_tied_weights_keys)
+        problems = []
+        if missing:
+            problems.append(f"weights are missing: {sorted(missing)}")
+        if loading_info.unexpected_keys:
+            problems.append(f"weights that the config has no place for: {sorted(loading_info.unexpected_keys)}")
+        if loading_info.mismatched_keys and not load_config.ignore_mismatched_sizes:
+            problems.append(f"weights of another shape than the config says: {sorted(map(str, loading_info.mismatched_keys))}")
+        if untied:
+            problems.append(f"weights that tie_embeddings={model.config.tie_embeddings!r} ties, stored with different values: {sorted(untied)}")
+        if problems:
+            raise ValueError(f"{load_config.pretrained_model_name_or_path} does not fit {type(model).__name__}: {'; '.join(problems)}")
+        return loading_info
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs) -> None:
+        """Save weights, configs, and the modules that `trust_remote_code=True` needs where the package is absent."""
+        hub = {name: kwargs.pop(name) for name in ("repo_id", "commit_message", "private", "token") if name in kwargs}
+        super().save_pretrained(save_directory, **kwargs)
+        if kwargs.get("is_main_process", True):
+            ship_code(Path(save_directory))
+            if push_to_hub:
+                self.push_to_hub(hub.pop("repo_id", Path(save_directory).name), **hub)
+
+    def return_options(self, output_attentions: bool | None, output_hidden_states: bool | None, return_dict: bool | None):
+        """The caller's wishes, or the config's: whether to return attentions, hidden states, and a `ModelOutput`."""
+        config = self.config
+        return (
+            config.output_attentions if output_attentions is None else output_attentions,
+            config.output_hidden_states if output_hidden_states is None else output_hidden_states,
+            config.return_dict if return_dict is None else return_dict,
+        )
+
+    @property
+    def dummy_inputs(self) -> dict[str, torch.Tensor]:
+        ids = torch.arange(2, 6, device=self.device).clamp(max=self.config.vocab_size - 1)[None]
+        return {"input_ids": ids, "decoder_input_ids": ids} if self.config.is_encoder_decoder else {"input_ids": ids}
+
+
+def ship_code(folder: Path) -> None:
+    """Copy `modeling.py` and all that it imports from beside it."""
+    modeling = Path(__file__).with_name("modeling.py")
+    for file in [str(modeling), *get_relative_import_files(modeling)]:
+        shutil.copyfile(file, folder / Path(file).name)
+
+
+def one_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:
+    """`past_key_values` is the older name of `cache`."""
+    if cache is not None and past_key_values is not None:
+        raise ValueError("pass either cache or past_key_values, its older name, not both")
+    return past_key_values if cache is None else cache

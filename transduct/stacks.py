@@ -1,0 +1,364 @@
+"""The encoder and the decoder: layers in a stack (Vaswani et al. 2017, section 3.1), with masks, positions and caches around.
+
+Shapes: `B` sources, `N` targets (beams) per source, `S` source and `T` target length, `D` d_model, `H` heads, `K` head width.
+Padding is left out of all position-wise layers (see `masks.TokenLayout`), so the states at padding are zero in what a stack
+returns.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+
+from .attention import AttentionContext
+from .blocks import DecoderLayer, EncoderLayer, make_position_bias, with_own_bias
+from .cache import PreallocatedLayer, TransductCache
+from .configuration import TransductConfig
+from .layers import clamp_to_half, make_norm
+from .masks import (
+    TokenLayout,
+    causal_mask,
+    check_mask,
+    is_right_padded,
+    is_trivial,
+    positions_from_mask,
+    positions_from_segments,
+    same_segment,
+    to_four_dimensions,
+)
+from .positions import LearnedPositions, RotaryPositions, SinusoidalPositions
+
+
+def check_ids(name: str, ids: torch.Tensor, vocab_size: int) -> None:
+    """Refuse ids that are no integers, or none at all, or lie outside the vocabulary.
+
+    Raises:
+        ValueError: at once on CPU; on an accelerator an id outside the vocabulary is an asynchronous device assertion.
+    """
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise ValueError(f"{name} must hold integer token ids, not {ids.dtype}")
+    if ids.ndim != 2 or 0 in ids.shape:
+        raise ValueError(f"{name} must be a non-empty batch (rows, tokens), not of shape {tuple(ids.shape)}")
+    if torch.compiler.is_compiling() or ids.device.type == "meta":
+        return
+    if ids.device.type != "cpu":
+        torch._assert_async(((ids >= 0) & (ids < vocab_size)).all(), f"{name} outside the vocabulary of {vocab_size} tokens")
+        return
+    low, high = (bound.item() for bound in ids.aminmax())
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        raise ValueError(f"{name} holds {wrong}, outside the vocabulary [0, {vocab_size}); do tokenizer and model belong together?")
+
+
+class Stack(nn.Module):
+    """What encoder and decoder share: embeddings, positions, layers, the norm at the end."""
+
+    def __init__(self, config: TransductConfig, vocab_size: int, num_heads: int, causal: bool):
+        super().__init__()
+        self.config = config
+        padding = config.pad_token_id if config.freeze_padding_embedding else None
+        self.embed_tokens = nn.Embedding(vocab_size, config.d_model, padding_idx=padding)
+        self.embed_scale = config.d_model**0.5 if config.scale_embeddings else 1.0
+        self.embed_positions: SinusoidalPositions | LearnedPositions | None = None
+        if config.positions == "sinusoidal":
+            self.embed_positions = SinusoidalPositions(config.max_positions, config.d_model, config.sinusoid_layout)
+        elif config.positions == "learned":
+            self.embed_positions = LearnedPositions(config.max_positions, config.d_model, config.position_offset)
+        norm = config.norm, config.d_model, config.norm_eps, config.norm_bias
+        self.embedding_norm = make_norm(*norm) if config.embedding_norm else None
+        self.final_norm = make_norm(*norm) if config.resolved_final_norm else None
+        self.position_bias = None if config.relative_bias_per_layer else make_position_bias(config, num_heads, not causal)
+        head_size = config.d_kv or config.d_model // num_heads
+        self.rotary = RotaryPositions(head_size, config.rotary_base) if config.positions == "rotary" else None
+        self.has_bias = config.positions in ("relative_bias", "alibi")
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList()
+        self.gradient_checkpointing = False
+
+    def embed(self, prefix: str, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+        """Embeddings (B, T, D), unscaled, from exactly one of ids (B, T) and embeddings."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(f"pass exactly one of {prefix}input_ids and {prefix}inputs_embeds")
+        if inputs_embeds is None:
+            check_ids(f"{prefix}input_ids", input_ids, self.embed_tokens.num_embeddings)
+            return self.embed_tokens(input_ids)  # (B, T, D)
+        if inputs_embeds.ndim != 3 or 0 in inputs_embeds.shape:
+            shape = tuple(inputs_embeds.shape)
+            raise ValueError(f"{prefix}inputs_embeds must be a non-empty batch (rows, tokens, d_model), not of shape {shape}")
+        return inputs_embeds
+
+    def add_positions(self, embeddings: torch.Tensor, positions: torch.Tensor, length: int | None) -> torch.Tensor:
+        """Scale, add positions, normalise, drop out (sections 3.4, 3.5, 5.4): (B, T, D) -> (B, T, D)."""
+        hidden = embeddings * self.embed_scale if self.embed_scale != 1.0 else embeddings
+        if self.embed_positions is not None:
+            hidden = hidden + self.embed_positions(positions, length)
+        if self.embedding_norm is not None:
+            hidden = self.embedding_norm(hidden)
+        return self.dropout(clamp_to_half(hidden))
+
+    def self_context(self, mask: torch.Tensor | None, is_causal: bool, rotated: torch.Tensor, **shared) -> AttentionContext:
+        """What the self-attention of all layers shares, the stack's position bias being part of the mask.
+
+        Args:
+            mask: boolean (B or 1, 1, T or 1, S), or None; rotated: positions (B or 1, T) for rotary queries and keys.
+        """
+        context = AttentionContext(mask=mask, is_causal=is_causal, implementation=self.implementation, **shared)
+        dtype = self.embed_tokens.weight.dtype
+        if self.rotary is not None:
+            context.rotary = self.rotary(rotated, dtype)
+        return with_own_bias(context, self.position_bias, dtype)
+
+    @property
+    def implementation(self) -> str:
+        """Name of the attention function, which `set_attn_implementation` may change at any time."""
+        return self.config._attn_implementation or "sdpa"
+
+    def run_layers(self, hidden: torch.Tensor, layout: TokenLayout | None, keep_states: bool, *shared, **options):
+        """All layers on (B, T, D), without the padding if there is a layout.
+
+        Returns:
+            The stack's output (B, T, D), and if asked a tuple of the first layer's input and each layer's output, the last one
+            after the norm at the end.
+        """
+        if layout is not None:
+            hidden = layout.pack(hidden)  # (tokens, D)
+        states = [hidden]
+        for layer in self.layers:
+            if self.training and self.config.layer_drop > 0 and torch.rand(()) < self.config.layer_drop:
+                continue  # LayerDrop (arXiv 1909.11556)
+            hidden = layer(hidden, *shared, **options)
+            if keep_states:
+                states.append(hidden)
+        if self.final_norm is not None:
+            hidden = self.final_norm(hidden)
+        if self.config.final_dropout:
+            hidden = self.dropout(hidden)
+        states[-1] = hidden
+        if layout is not None:
+            states = [layout.unpack(state) for state in states]  # (B, T, D) each
+        return states[-1], tuple(states) if keep_states else None
+
+
+class Encoder(Stack):
+    """Source tokens to states."""
+
+    def __init__(self, config: TransductConfig):
+        super().__init__(config, config.vocab_size, config.num_heads, causal=False)
+        self.layers.extend(EncoderLayer(config) for _ in range(config.encoder_layers))
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        segment_ids: torch.Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> BaseModelOutput | tuple:
+        """Encode a batch.
+
+        Args:
+            input_ids: (B, S), or inputs_embeds: (B, S, D), not yet scaled.
+            attention_mask: (B, S), True or 1 at real tokens; or boolean (B, S, S) or (B, 1, S, S), per query.
+            position_ids: (B, S); None: counted from each row's first real token, or within segments.
+            segment_ids: (B, S), several sequences a row, 0 at padding.
+
+        Returns:
+            `last_hidden_state` (B, S, D), zero at padding; a row of nothing but padding is all zero.
+        """
+        embeddings = self.embed("", input_ids, inputs_embeds)  # (B, S, D)
+        length = embeddings.shape[1]
+        slots = torch.arange(length, device=embeddings.device)[None]  # (1, S)
+        mask = check_mask("attention_mask", attention_mask, length)
+        if mask is not None and is_trivial(mask):
+            mask = None
+        padding = mask if mask is not None and mask.ndim == 2 else None if segment_ids is None else segment_ids != 0  # (B, S)
+        positions = chosen_positions(position_ids, segment_ids)
+        rows = positions if positions is not None else slots if padding is None else positions_from_mask(padding)
+        hidden = self.add_positions(embeddings, rows, highest_position(position_ids, length))
+        mask = None if mask is None else to_four_dimensions(mask)  # (B, 1, 1 or S, S)
+        if segment_ids is not None:
+            own = same_segment(segment_ids, segment_ids)  # (B, 1, S, S)
+            mask = own if mask is None else own & mask
+        layout = TokenLayout.from_mask(padding)
+        attentions: list | None = [] if output_attentions else None
+        distances = slots if positions is None else positions  # padding shifts both ends of a distance alike
+        context = self.self_context(mask, False, rows, positions=(distances, distances), query_layout=layout, weights=attentions)
+        hidden, states = self.run_layers(hidden, layout, bool(output_hidden_states), context)
+        output = BaseModelOutput(hidden, states, None if attentions is None else tuple(attentions))
+        return output.to_tuple() if return_dict is False else output
+
+
+class Decoder(Stack):
+    """Target tokens and source states to target states; without cross-attention, a language model's stack."""
+
+    def __init__(self, config: TransductConfig, cross_attention: bool = True):
+        super().__init__(config, config.resolved_decoder_vocab_size, config.resolved_decoder_num_heads, causal=True)
+        self.prefix = "decoder_" if cross_attention else ""  # of argument names in errors
+        self.layers.extend(DecoderLayer(config, index, cross_attention) for index in range(config.decoder_layers))
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        segment_ids: torch.Tensor | None = None,
+        encoder_segment_ids: torch.Tensor | None = None,
+        prefix_mask: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> BaseModelOutputWithPastAndCrossAttentions | tuple:
+        """Decode T tokens that follow those in the cache.
+
+        Args:
+            input_ids: (B*N, T), or inputs_embeds: (B*N, T, D), not yet scaled; N consecutive rows belong to one source.
+            attention_mask: (B*N, past + T), True or 1 at real tokens; or boolean per query, (B*N, T, past + T). It only ever
+                removes from what causality allows.
+            encoder_hidden_states: (B, S, D). encoder_attention_mask: (B, S), or boolean per query.
+            position_ids: (B*N, T); None: counted from each row's first real token, or within segments.
+            segment_ids, encoder_segment_ids: (B*N, T), (B, S), several sequences a row, 0 at padding.
+            prefix_mask: (B*N, up to past + T), True at tokens that every token may see, before or after it (prefix-LM, T5
+                section 3.2.1).
+
+        Returns:
+            `last_hidden_state` (B*N, T, D), and `cache` unless it is not wanted.
+        """
+        embeddings = self.embed(self.prefix, input_ids, inputs_embeds)  # (B*N, T, D)
+        length = embeddings.shape[1]
+        cache = self.prepare_cache(cache, use_cache, segment_ids)
+        past = 0 if cache is None else cache.get_seq_length()  # a tensor for static caches
+        key_length = length if cache is None else cache.get_mask_sizes(length, 0)[0]
+        slots = torch.arange(length, device=embeddings.device) + past  # (T)
+        is_first = isinstance(past, int) and past == 0 and key_length == length
+        mask = self.check_mask(attention_mask, key_length, is_first)
+        padding = mask if mask is not None and mask.ndim == 2 else None if segment_ids is None else segment_ids != 0
+        layout = TokenLayout.from_mask(padding) if is_first else None
+        if layout is not None and mask is not None and is_right_padded(padding):
+            mask = None if mask is padding else mask  # no real token comes after padding, so none would see it
+        positions = chosen_positions(position_ids, segment_ids)
+        rows = positions  # (B*N or 1, T)
+        if rows is None:
+            rows = slots[None] if padding is None else positions_from_mask(padding).index_select(1, slots)
+        end = past + length if isinstance(past, int) else None
+        hidden = self.add_positions(embeddings, rows, highest_position(position_ids, end))
+
+        collect = bool(output_attentions)
+        attentions: list | None = [] if collect else None
+        cross_attentions: list | None = [] if collect and encoder_hidden_states is not None else None
+        distances = slots[None], torch.arange(key_length, device=slots.device)[None]
+        if positions is not None and is_first:
+            distances = positions, positions
+        allowed, is_causal = self.self_mask(mask, slots, key_length, end, segment_ids, prefix_mask)
+        context = self.self_context(allowed, is_causal, rows, positions=distances, query_layout=layout, weights=attentions)
+        memory, cross = None, None
+        if encoder_hidden_states is not None:
+            stored = isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(0, False)
+            memory, cross = self.cross_context(
+                encoder_hidden_states, encoder_attention_mask, encoder_segment_ids, segment_ids, hidden.shape[:2], stored
+            )
+            cross.query_layout, cross.weights = layout, cross_attentions
+        hidden, states = self.run_layers(hidden, layout, bool(output_hidden_states), memory, context, cross, cache=cache)
+        output = BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden,
+            cache=cache,
+            hidden_states=states,
+            attentions=None if attentions is None else tuple(attentions),
+            cross_attentions=None if cross_attentions is None else tuple(cross_attentions),
+        )
+        return output.to_tuple() if return_dict is False else output
+
+    def prepare_cache(self, cache: Cache | None, use_cache: bool | None, segment_ids: torch.Tensor | None) -> Cache | None:
+        """The caller's cache, a new one if one is wanted, or None."""
+        wanted = self.config.use_cache if use_cache is None else use_cache
+        if segment_ids is not None:
+            if cache is not None:
+                raise ValueError("packed targets (decoder_segment_ids) cannot continue a cache; decode one sequence a row")
+            return None
+        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            return None  # a layer that runs twice must not write twice
+        if cache is not None or not wanted:
+            return cache
+        return TransductCache() if self.prefix else Cache(layer_class_to_replicate=PreallocatedLayer)
+
+    def check_mask(self, mask: torch.Tensor | None, key_length: int, is_first: bool) -> torch.Tensor | None:
+        """A caller's mask over all `key_length` keys; one that hides nothing is dropped before the first token."""
+        if mask is not None and mask.shape[-1] < key_length and not is_first:
+            mask = F.pad(mask, (0, key_length - mask.shape[-1]))  # a static cache has room for tokens to come
+        mask = check_mask(f"{self.prefix}attention_mask", mask, key_length)
+        return None if mask is not None and is_first and is_trivial(mask) else mask
+
+    def self_mask(self, mask, slots: torch.Tensor, key_length: int, end: int | None, segment_ids, prefix_mask):
+        """The mask (B*N or 1, 1, T, past + T) of self-attention, or None; and whether plain causality does without."""
+        if mask is None and segment_ids is None and prefix_mask is None and key_length == end:
+            if len(slots) == 1:
+                return None, False  # one new token sees all there are
+            if len(slots) == key_length and not self.has_bias:
+                return None, True
+        allowed = causal_mask(slots, key_length)  # (1, 1, T, past + T)
+        if prefix_mask is not None:
+            prefix_mask = F.pad(prefix_mask, (0, key_length - prefix_mask.shape[1]))  # later tokens are no prefix
+            allowed = allowed | to_four_dimensions(check_mask("prefix_mask", prefix_mask, key_length))
+        if segment_ids is not None:
+            allowed = allowed & same_segment(segment_ids, segment_ids)
+        return allowed if mask is None else allowed & to_four_dimensions(mask), False
+
+    def cross_context(self, memory, mask, memory_segments, segment_ids, shape, stored: bool):
+        """The memory as cross-attention takes it, and the context of all layers.
+
+        Args:
+            memory: (B, S, D); mask: (B, S), or boolean (B or B*N, T, S); shape: (B*N, T); stored: keys and values are cached.
+        """
+        sources, source_length = memory.shape[:2]
+        if shape[0] % sources:
+            raise ValueError(f"{shape[0]} target rows cannot be shared out evenly among {sources} sources")
+        mask = check_mask("the source's attention mask", mask, source_length)
+        if mask is not None and not stored and is_trivial(mask):
+            mask = None
+        padding = mask if mask is not None and mask.ndim == 2 else None
+        if memory_segments is not None:
+            if segment_ids is None:
+                raise ValueError("segment_ids of packed sources need decoder_segment_ids of the targets")
+            own = same_segment(segment_ids, memory_segments)  # (B, 1, T, S)
+            mask = own if mask is None else own & to_four_dimensions(mask)
+            padding = memory_segments != 0
+        layout = None if stored else TokenLayout.from_mask(padding)
+        context = AttentionContext(key_layout=layout, implementation=self.implementation)
+        if mask is not None:
+            context.mask = fold_beams(to_four_dimensions(mask), sources, shape)  # (B, 1, 1 or N*T, S)
+        return memory if layout is None else layout.pack(memory), context
+
+
+def chosen_positions(position_ids: torch.Tensor | None, segment_ids: torch.Tensor | None) -> torch.Tensor | None:
+    """Positions (B, T) that the caller set, directly or by packing; None where they are counted along the row."""
+    if position_ids is not None or segment_ids is None:
+        return position_ids
+    return positions_from_segments(segment_ids)
+
+
+def highest_position(position_ids: torch.Tensor | None, end: int | None) -> int | None:
+    """How many positions must exist: one more than the highest that the caller set, otherwise up to `end`."""
+    if position_ids is None or position_ids.device.type != "cpu" or torch.compiler.is_compiling():
+        return end  # elsewhere a look at the values would wait for the device; its lookup fails for one that is too high
+    return int(position_ids.max()) + 1
+
+
+def fold_beams(mask: torch.Tensor, sources: int, shape: tuple[int, int]) -> torch.Tensor:
+    """A cross-attention mask for queries whose N beams lie in one row: (B or B*N, 1, 1 or T, S) -> (B, 1, 1 or N*T, S)."""
+    beams = shape[0] // sources
+    if beams == 1 or (mask.shape[0] == sources and mask.shape[2] == 1):
+        return mask
+    if mask.shape[0] == sources:
+        mask = mask.repeat_interleave(beams, dim=0)  # (B*N, 1, T, S)
+    if mask.shape[0] != shape[0]:
+        raise ValueError(f"a cross-attention mask of {mask.shape[0]} rows fits neither {sources} sources nor {shape[0]} targets")
+    mask = mask.expand(-1, -1, shape[1], -1)  # (B*N, 1, T, S)
+    return mask.reshape(sources, beams, mask.shape[1], shape[1], -1).transpose(1, 2).flatten(2, 3)  # (B, 1, N*T, S)

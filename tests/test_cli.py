@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from transduct.accounting import describe
 from transduct.cli.main import run
 from transduct.configuration import TransductConfig
+from transduct.modeling import TransductEncoderModel
 from transduct.presets import config_from_preset, preset_names
 
 TINY = dict(vocab_size=11, d_model=8, d_ff=12, num_heads=2, encoder_layers=1, decoder_layers=2)
@@ -30,23 +32,28 @@ def fails(capsys, *arguments: str) -> str:
     return printed.err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["describe", "--help"]])
-def test_help_imports_no_heavy_library(arguments):
+COMMAND = Path(sys.executable).with_name("transduct")
+"""The command that pip installed beside this Python."""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["describe", "--help"], ["--version"], ["nonsense"]])
+def test_starting_imports_no_heavy_library(arguments):
     code = (
-        "import sys\n"
-        "from transduct.cli.main import run\n"
-        f"code = run({arguments!r})\n"
-        "print(sorted({'torch', 'transformers', 'datasets', 'numpy'} & set(sys.modules)), code)"
+        "import sys, runpy\n"
+        f"sys.argv = {[str(COMMAND), *arguments]!r}\n"
+        "try:\n"
+        "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "finally:\n"
+        "    print(sorted({'torch', 'transformers', 'datasets', 'numpy'} & set(sys.modules)))\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "Usage: transduct" in result.stdout
-    assert result.stdout.splitlines()[-1] == "[] 0"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.splitlines()[-1] == "[]"
+    assert result.returncode == (2 if arguments == ["nonsense"] else 0)
 
 
-def test_the_installed_command_runs_the_same_program():
-    result = subprocess.run([sys.executable, "-m", "transduct.cli.main", "nonsense"], capture_output=True, text=True)
-    assert result.returncode == 2
-    assert result.stdout == ""
+def test_the_installed_command_reports_an_error_in_one_line():
+    result = subprocess.run([COMMAND, "nonsense"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "transduct: No such command 'nonsense'. (see transduct --help)\n"
 
 
@@ -81,6 +88,15 @@ def test_describe_prints_json(capsys):
 def test_describe_reads_a_folder(folder, capsys):
     assert run(["describe", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == describe(TransductConfig(**TINY)).to_dict()
+
+
+def test_describe_builds_the_class_that_saved_an_encoder(tmp_path, capsys):
+    model = TransductEncoderModel(TransductConfig(**TINY))
+    model.save_pretrained(tmp_path)
+    assert run(["describe", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert found["multiply_adds_per_target_token"] == 0
 
 
 def test_a_preset_comes_before_a_folder_of_its_name(folder, capsys, monkeypatch):

@@ -42,7 +42,7 @@ class ModelDescription:
         cache_bytes_per_source_token: Cross-attention keys and values of all layers, once a source, shared by its beams.
         cache_bytes_per_target_token: Self-attention keys and values of all decoder layers, for each beam.
         parameter_bytes, gradient_bytes, optimizer_bytes: Held while training; the last two of trainable parameters only.
-        activation_bytes: Kept from the forward for the backward pass of a batch without padding; see `_activation_bytes`.
+        activation_bytes: Kept from the forward for the backward pass; what is counted stands in `_activation_bytes`.
         activation_bytes_by_part: The same for "encoder", "decoder" (with cross-attention) and "loss".
         assumptions: The arguments of `describe` that the memory figures hold for.
     """
@@ -366,13 +366,16 @@ def _optimizer_values(tensor: _Tensor, optimizer: str) -> int:
 
 
 def _activation_bytes(config: TransductConfig, has: _Presence, size: int, output: int, given: dict[str, Any]) -> dict[str, int]:
-    """Bytes that the backward pass needs, for a batch in which every position is a real token.
+    """Bytes that the backward pass needs, if every position of the batch is a real token.
 
     Counted once each: every matrix's input, every norm's input (an RMSNorm keeps the normalised states too), queries, keys,
     values and output of attention, the feed-forward's hidden layer before and after its activation, a byte an element for
-    each dropout mask, a position bias of (B, H, T, S) a stack, and with eager attention the weights. The loss keeps the
-    gradients of the states and of the output matrix, and works on one chunk of logits. Not counted: what the backward pass
-    allocates on its way, memory that the allocator reserves, and the input ids.
+    each dropout mask, and with eager attention the weights. A position bias counts (B, H, T, S) a stack: without any padding
+    it is B times smaller. The loss keeps the gradients of the states and of the output matrix, and works on one chunk of
+    logits. Not counted: what the backward pass allocates on its way, what the allocator reserves, and the ids.
+
+    These are a GPU's kernels. On a CPU, a dropout mask takes as much as what it masks, and attention with dropout or with a
+    trainable position bias keeps its weights as eager attention does.
     """
     sources, targets = given["batch_size"] * given["source_length"], given["batch_size"] * given["target_length"]
     bytes_by_part = {"encoder": 0, "decoder": 0, "loss": 0}

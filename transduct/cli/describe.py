@@ -90,7 +90,7 @@ def _model_without_weights(config: Any, file: str) -> Any:
     from transduct import modeling
 
     names = config.architectures or []
-    if len(names) != 1 or not hasattr(modeling, names[0]):
+    if len(names) != 1 or not names[0].startswith("Transduct") or not hasattr(modeling, names[0]):
         raise ValueError(f"{file!r} has architectures={names!r}, which must name one model class of transduct")
     with torch.device("meta"):
         return getattr(modeling, names[0])(config)

@@ -80,8 +80,9 @@ def test_generated_ids(family, options, attention):
         assert got.tolist() == want.tolist()
 
 
-def test_left_padded_sources_are_the_unpadded_ones(family):
+def test_left_padded_sources_are_the_unpadded_ones(family, monkeypatch):
     """T5 of transformers agrees with its own unpadded rows; BART and Marian do not, since their positions are not shifted."""
+    float64_norms(monkeypatch)
     theirs, ours = pair(family, dtype=torch.float64)
     source, labels = batch(ours.config)
     decoder_ids = ours.prepare_decoder_input_ids_from_labels(labels)
@@ -96,7 +97,7 @@ def test_left_padded_sources_are_the_unpadded_ones(family):
             alone = ours(source["input_ids"][row : row + 1, :length], decoder_input_ids=decoder_ids[row : row + 1]).logits
             assert (got[row] - alone[0]).abs().max() < 1e-12
         want = theirs(**source, decoder_input_ids=decoder_ids).logits
-    assert (got - want).abs().max() < 1e-5
+    assert (got - want).abs().max() < 1e-10
 
 
 def test_left_padded_prefixes_are_the_unpadded_ones(family):

@@ -43,7 +43,7 @@ class PreallocatedLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         start, end = self._length, self._length + key_states.shape[2]
-        if torch.is_grad_enabled() and (key_states.requires_grad or self._key_buffer.requires_grad):
+        if torch.is_grad_enabled():
             self._append_for_autograd(key_states, value_states)
             return self.keys, self.values
         if end > self._key_buffer.shape[2]:
@@ -126,8 +126,27 @@ class TransductCache(EncoderDecoderCache):
         """Every part that this class creates can be cropped, repeated and selected from."""
 
 
+def remember_positions(cache: Cache, positions: torch.Tensor, past: int | torch.Tensor, key_length: int) -> torch.Tensor:
+    """Positions (rows, key_length) of all keys, where a caller chose those of the new tokens (rows, T) itself.
+
+    They are kept beside a self-attention cache; keys that came without are counted along the row, and slots of a static cache
+    that are still empty count as 0.
+    """
+    slots = torch.arange(key_length, device=positions.device)
+    known = getattr(cache, "key_positions", None)
+    if known is None:
+        known = slots[:0].expand(positions.shape[0], 0)
+    known = torch.cat([known, slots[known.shape[1] :].expand(positions.shape[0], -1)], dim=1)[:, :key_length]
+    new = torch.arange(positions.shape[1], device=positions.device) + past  # (T)
+    cache.key_positions = known.index_copy(1, new, positions.to(known.dtype).expand(known.shape[0], -1))
+    return cache.key_positions
+
+
 def reorder_beams(cache: Cache, beam_idx: torch.LongTensor) -> None:
     """Re-order a self-attention cache, touching only rows whose beam moved where the layers allow it."""
+    positions = getattr(cache, "key_positions", None)
+    if positions is not None:
+        cache.key_positions = positions.index_select(0, beam_idx.to(positions.device))
     if not all(isinstance(layer, PreallocatedLayer) for layer in cache.layers):
         cache.reorder_cache(beam_idx)
         return

@@ -5,7 +5,7 @@
 - Applied to queries and keys: `RotaryPositions` (arXiv 2104.09864, in the half-split order of Llama).
 
 Positions are tensors `(B or 1, T)`, counted from the first real token of each row, so padding on either side changes nothing.
-The sinusoid table holds float32 values whatever the model's precision, as every published implementation does.
+Sinusoids are computed in float64 and rounded to float32, as in every published implementation, before they take the model's type.
 """
 
 import math

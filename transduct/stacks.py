@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPa
 
 from .attention import AttentionContext
 from .blocks import DecoderLayer, EncoderLayer, make_position_bias, with_own_bias
-from .cache import PreallocatedLayer, TransductCache
+from .cache import PreallocatedLayer, TransductCache, remember_positions
 from .configuration import TransductConfig
 from .layers import clamp_to_half, make_norm
 from .masks import (
@@ -238,25 +238,23 @@ class Decoder(Stack):
         past = 0 if cache is None else cache.get_seq_length()  # a tensor for static caches
         key_length = length if cache is None else cache.get_mask_sizes(length, 0)[0]
         slots = torch.arange(length, device=embeddings.device) + past  # (T)
-        is_first = isinstance(past, int) and past == 0 and key_length == length
-        mask = self.check_mask(attention_mask, key_length, is_first)
+        end = past + length if isinstance(past, int) else None
+        is_first = key_length == end and past == 0
+        mask = self.check_mask(attention_mask, key_length, end, is_first)
         padding = mask if mask is not None and mask.ndim == 2 else None if segment_ids is None else segment_ids != 0
         layout = TokenLayout.from_mask(padding) if is_first else None
-        if layout is not None and mask is not None and is_right_padded(padding):
-            mask = None if mask is padding else mask  # no real token comes after padding, so none would see it
+        if layout is not None and mask is padding and prefix_mask is None and is_right_padded(padding):
+            mask = None  # no real token comes after padding, so none would see it
         positions = chosen_positions(position_ids, segment_ids)
         rows = positions  # (B*N or 1, T)
         if rows is None:
             rows = slots[None] if padding is None else positions_from_mask(padding).index_select(1, slots)
-        end = past + length if isinstance(past, int) else None
         hidden = self.add_positions(embeddings, rows, highest_position(position_ids, end))
 
         collect = bool(output_attentions)
         attentions: list | None = [] if collect else None
         cross_attentions: list | None = [] if collect and encoder_hidden_states is not None else None
-        distances = slots[None], torch.arange(key_length, device=slots.device)[None]
-        if positions is not None and is_first:
-            distances = positions, positions
+        distances = self.distances(positions, slots, past, key_length, cache)
         allowed, is_causal = self.self_mask(mask, slots, key_length, end, segment_ids, prefix_mask)
         context = self.self_context(allowed, is_causal, rows, positions=distances, query_layout=layout, weights=attentions)
         memory, cross = None, None
@@ -289,9 +287,18 @@ class Decoder(Stack):
             return cache
         return TransductCache() if self.prefix else Cache(layer_class_to_replicate=PreallocatedLayer)
 
-    def check_mask(self, mask: torch.Tensor | None, key_length: int, is_first: bool) -> torch.Tensor | None:
+    def distances(self, positions, slots: torch.Tensor, past, key_length: int, cache: Cache | None):
+        """Positions of queries and keys as a position bias measures them: slots, unless the caller chose others."""
+        if positions is None or not self.has_bias:
+            return slots[None], torch.arange(key_length, device=slots.device)[None]  # padding shifts both ends alike
+        if cache is None:
+            return positions, positions
+        own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        return positions, remember_positions(own, positions, past, key_length)
+
+    def check_mask(self, mask: torch.Tensor | None, key_length: int, end: int | None, is_first: bool) -> torch.Tensor | None:
         """A caller's mask over all `key_length` keys; one that hides nothing is dropped before the first token."""
-        if mask is not None and mask.shape[-1] < key_length and not is_first:
+        if mask is not None and key_length != end and mask.shape[-1] < key_length:
             mask = F.pad(mask, (0, key_length - mask.shape[-1]))  # a static cache has room for tokens to come
         mask = check_mask(f"{self.prefix}attention_mask", mask, key_length)
         return None if mask is not None and is_first and is_trivial(mask) else mask

@@ -49,7 +49,7 @@ def describe(
 
 
 def _load(name: str) -> Any:
-    """The config of a preset or of a saved encoder-decoder; for other saved classes, the model without its weights."""
+    """The config of a preset or of a saved model with its language-model head; for other classes, the model without weights."""
     from transduct.presets import config_from_preset, preset_names
 
     if name in preset_names():
@@ -78,19 +78,19 @@ def _load_folder(folder: Path) -> Any:
     if kind != "transduct":
         raise ValueError(f"{str(file)!r} has model_type={kind!r}, not 'transduct': import the model first (transduct import)")
     config = TransductConfig.from_pretrained(folder)
-    if config.is_encoder_decoder:
+    classes = config.architectures or []
+    if classes in ([], ["TransductForConditionalGeneration"]):
         return config
-    return _model_without_weights(config, str(file))
+    return _model_without_weights(config, classes, str(file))
 
 
-def _model_without_weights(config: Any, file: str) -> Any:
+def _model_without_weights(config: Any, classes: list[str], file: str) -> Any:
     """The class that saved the folder, on the meta device."""
     import torch
 
     from transduct import modeling
 
-    names = config.architectures or []
-    if len(names) != 1 or not names[0].startswith("Transduct") or not hasattr(modeling, names[0]):
-        raise ValueError(f"{file!r} has architectures={names!r}, which must name one model class of transduct")
+    if len(classes) != 1 or not classes[0].startswith("Transduct") or not hasattr(modeling, classes[0]):
+        raise ValueError(f"{file!r} has architectures={classes!r}, which must name one model class of transduct")
     with torch.device("meta"):
-        return getattr(modeling, names[0])(config)
+        return getattr(modeling, classes[0])(config)

@@ -1,0 +1,182 @@
+"""`TransductTrainer`: batches by cost, the paper's schedule, budgets of time, and a resume that changes nothing."""
+
+import inspect
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers.trainer_callback import TrainerCallback
+
+from tiny_training import pairs, tiny_model, tiny_trainer
+from transduct.training import TransductTrainer, TransductTrainingArguments
+from transduct.training.schedules import vaswani
+from transduct.training.trainer import pair_lengths
+
+
+class Note(TrainerCallback):
+    """The learning rate of each update."""
+
+    def __init__(self):
+        self.rates = []
+
+    def on_step_begin(self, args, state, control, optimizer=None, **kwargs):
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+def weights(model) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_overrides_three_methods_at_most():
+    own = {name for name, value in vars(TransductTrainer).items() if inspect.isfunction(value)}
+    assert own == {"get_train_dataloader", "create_scheduler", "evaluation_loop"}
+    for name in own:
+        theirs = list(inspect.signature(vars(TransductTrainer)[name]).parameters)
+        assert theirs == list(inspect.signature(getattr(Seq2SeqTrainer, name)).parameters)
+
+
+def test_batches_keep_the_budget_and_hold_every_pair(tmp_path):
+    trainer = tiny_trainer(tmp_path, max_tokens_per_batch=40)
+    batches = list(trainer.get_train_dataloader())
+    assert all(batch["input_ids"].numel() + batch["labels"].numel() <= 40 for batch in batches)
+    assert sum(len(batch["labels"]) for batch in batches) == len(pairs())
+    again = list(tiny_trainer(tmp_path, max_tokens_per_batch=40).get_train_dataloader())
+    assert [batch["labels"].tolist() for batch in batches] == [batch["labels"].tolist() for batch in again]
+
+
+def test_plain_arguments_keep_the_inherited_batches_and_schedule(tmp_path):
+    trainer = tiny_trainer(tmp_path, kind=Seq2SeqTrainingArguments, max_steps=3, per_device_train_batch_size=5)
+    assert len(next(iter(trainer.get_train_dataloader()))["labels"]) == 5
+    trainer.train()
+    assert trainer.state.global_step == 3
+    assert type(trainer.lr_scheduler).__name__ == "LambdaLR"
+
+
+def test_the_papers_schedule(tmp_path):
+    note = Note()
+    trainer = tiny_trainer(tmp_path, max_tokens_per_batch=40, schedule="vaswani", warmup_steps=4, max_steps=9)
+    trainer.add_callback(note)
+    trainer.train()
+    assert note.rates == pytest.approx([vaswani(step, 16, 4) for step in range(1, 10)], rel=1e-12)
+
+
+def test_peak_form_with_cooldown(tmp_path):
+    note = Note()
+    options = dict(schedule="inverse_sqrt", learning_rate=0.5, warmup_steps=2, cooldown=0.5, max_steps=8)
+    trainer = tiny_trainer(tmp_path, max_tokens_per_batch=40, **options)
+    trainer.add_callback(note)
+    trainer.train()
+    shape = [0.5, 1.0] + [math.sqrt(2 / step) for step in range(3, 9)]
+    fall = [1, 1, 1, 1, 1, 0.75, 0.5, 0.25]
+    assert note.rates == pytest.approx([0.5 * a * b for a, b in zip(shape, fall, strict=True)])
+
+
+@pytest.mark.parametrize("stop", [4, 7])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_resumed_run_is_bit_equal_to_a_straight_one(tmp_path, stop, accumulate):
+    options = dict(
+        max_tokens_per_batch=40,
+        schedule="inverse_sqrt",
+        learning_rate=0.01,
+        warmup_steps=3,
+        cooldown=0.5,
+        num_train_epochs=3,
+        gradient_accumulation_steps=accumulate,
+    )
+    straight = tiny_trainer(tmp_path / "straight", **options)
+    straight.train()
+    steps = straight.state.global_step
+    assert steps > stop
+    first = tiny_trainer(tmp_path / "stopped", **options, save_steps=stop)
+    first.args.save_strategy = type(first.args.save_strategy)("steps")
+    first.train()
+    assert torch.equal(weights(first.model), weights(straight.model))
+    resumed = tiny_trainer(tmp_path / "stopped", model=tiny_model(seed=99), **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "stopped" / f"checkpoint-{stop}"))
+    assert resumed.state.global_step == steps
+    assert torch.equal(weights(resumed.model), weights(straight.model))
+    assert not torch.equal(weights(straight.model), weights(tiny_model()))
+
+
+def test_stops_with_a_checkpoint_when_the_time_is_up(tmp_path):
+    trainer = tiny_trainer(tmp_path, max_tokens_per_batch=40, schedule="constant", max_minutes=0.2 / 60)
+    trainer.train()
+    assert trainer.lr_scheduler.time_is_up
+    assert trainer.state.max_steps > 1000 * trainer.state.global_step
+    assert (tmp_path / f"checkpoint-{trainer.state.global_step}").is_dir()
+    spent = trainer.lr_scheduler.elapsed
+    longer = tiny_trainer(tmp_path, max_tokens_per_batch=40, schedule="constant", max_minutes=0.3 / 60)
+    longer.train(resume_from_checkpoint=True)
+    assert longer.state.global_step > trainer.state.global_step
+    assert longer.lr_scheduler.elapsed >= 0.3 > spent - 0.2
+
+
+def test_saves_by_the_clock_and_keeps_two(tmp_path):
+    options = dict(schedule="constant", max_minutes=0.6 / 60, save_seconds=0.1, save_total_limit=2)
+    trainer = tiny_trainer(tmp_path, max_tokens_per_batch=40, **options)
+    trainer.train()
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 2
+    assert len(trainer.callback_handler.callbacks) == len({type(each) for each in trainer.callback_handler.callbacks})
+
+
+def test_training_twice_starts_a_new_schedule(tmp_path):
+    trainer = tiny_trainer(tmp_path, max_tokens_per_batch=40, schedule="vaswani", warmup_steps=4, max_steps=3)
+    trainer.train()
+    note = Note()
+    trainer.add_callback(note)
+    trainer.train()
+    assert note.rates[0] == pytest.approx(vaswani(1, 16, 4))
+
+
+def test_learns_to_reverse(tmp_path):
+    trainer = tiny_trainer(tmp_path, max_tokens_per_batch=400, schedule="constant", learning_rate=0.01, max_steps=60)
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < 0.7 * before
+
+
+def test_lengths_of_pairs():
+    rows = pairs(9)
+    expected = [len(row["input_ids"]) for row in rows], [len(row["labels"]) for row in rows]
+    for dataset in (rows, Dataset.from_list(rows)):
+        source, target = pair_lengths(dataset)
+        assert (source.tolist(), target.tolist()) == expected
+    chosen = Dataset.from_list(rows).select([8, 2])
+    assert pair_lengths(chosen)[0].tolist() == [expected[0][8], expected[0][2]]
+
+
+def test_lengths_need_columns_and_an_end():
+    with pytest.raises(ValueError, match=r"\['text'\]"):
+        pair_lengths(Dataset.from_dict({"text": ["a"]}))
+    with pytest.raises(ValueError, match="this one is a stream"):
+        pair_lengths(Dataset.from_list(pairs(2)).to_iterable_dataset())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens_per_batch": 0}, "max_tokens_per_batch=0"),
+        ({"max_minutes": 1}, "max_minutes=1 needs a schedule"),
+        ({"save_seconds": 5}, "save_seconds=5 needs a schedule"),
+        ({"cooldown": 0.1}, "cooldown=0.1 needs a schedule"),
+        ({"cooldown": 1.1, "schedule": "constant"}, "cooldown=1.1 must lie in"),
+        ({"schedule": "cosine"}, "schedule='cosine' is unknown"),
+        ({"schedule": "constant", "lr_scheduler_type": "cosine"}, "lr_scheduler_type='cosine' exclude each other"),
+        ({"schedule": "constant", "max_minutes": 1, "warmup_steps": 0.1}, "warmup_steps=0.1 is a share"),
+    ],
+)
+def test_arguments_that_contradict(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        TransductTrainingArguments(output_dir=str(tmp_path), **options)
+
+
+def test_defaults_of_arguments(tmp_path):
+    def made(**options):
+        return TransductTrainingArguments(output_dir=str(tmp_path), **options)
+
+    assert (made().learning_rate, made().num_train_epochs) == (5e-5, 3.0)
+    assert made(schedule="vaswani", warmup_steps=9).learning_rate == 1.0
+    assert made(schedule="constant", max_minutes=1).num_train_epochs == 1e6
+    assert made(schedule="constant", max_minutes=1, num_train_epochs=2).num_train_epochs == 2

@@ -1,0 +1,57 @@
+"""What a finished model is worth: loaded from its folder as anybody would, measured on the test set, and shown at work."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from rich.console import Console
+from rich.progress import track
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from transduct.training.collators import Seq2SeqCollator
+from transduct.training.metrics import METRICS
+from transduct.training.recipe import EvaluationSection
+
+
+class SavedModel:
+    """A model folder, loaded through the Auto classes, that turns texts into texts by beam search."""
+
+    def __init__(self, folder: str | Path, device: torch.device | str = "cpu"):
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self.model = AutoModelForSeq2SeqLM.from_pretrained(folder).to(device).eval()
+
+    @torch.inference_mode()
+    def outputs(self, texts: Sequence[str], options: EvaluationSection, console: Console) -> list[str]:
+        """The best hypothesis for each text, in their order. Batches hold texts of like length."""
+        collate = Seq2SeqCollator(self.tokenizer)
+        sources = self.tokenizer(list(texts))["input_ids"]
+        order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+        results = [""] * len(sources)
+        starts = range(0, len(order), options.batch_size)
+        for start in track(starts, "decoding", console=console, transient=True, disable=not console.is_terminal):
+            rows = order[start : start + options.batch_size]
+            batch = {
+                name: tensor.to(self.model.device) for name, tensor in collate([{"input_ids": sources[i]} for i in rows]).items()
+            }
+            ids = self.model.generate(**batch, num_beams=options.num_beams, length_penalty=options.length_penalty)  # (B, T)
+            for i, text in zip(rows, self.tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True):
+                results[i] = text.strip()
+        return results
+
+
+def measure(model: SavedModel, test: Dataset, options: EvaluationSection, console: Console) -> dict[str, float]:
+    """The metrics of the recipe on a test set with the columns `source` and `targets`; prints a few outputs beside them."""
+    texts, references = test["source"], test["targets"]
+    outputs = model.outputs(texts, options, console)
+    for text, output, accepted in list(zip(texts, outputs, references, strict=True))[: options.samples]:
+        verdict = "right" if output.split() in [reference.split() for reference in accepted] else f"not {' / '.join(accepted)}"
+        console.print(f"  {text} -> {output}  ({verdict})", highlight=False, markup=False)
+    return {name: METRICS[metric](outputs, references) for name, metric in options.metrics.items()}
+
+
+def show(model: SavedModel, options: EvaluationSection, console: Console) -> None:
+    """Print what the model makes of the texts of `evaluation.inputs`."""
+    for text, output in zip(options.inputs, model.outputs(options.inputs, options, console), strict=True):
+        console.print(f"  {text} -> {output}", highlight=False, markup=False)

@@ -1,0 +1,249 @@
+"""A training run as data: what one YAML file says, checked before anything is loaded.
+
+```yaml
+output: runs/g2p                       # where checkpoints and the finished model go
+model: {preset: vaswani-base, d_model: 96, ...}        # a preset, and fields of TransductConfig that differ
+tokenizer: {kind: chars, ...}                          # how TransductTokenizer is trained on the training texts
+data: {train: {...}, validation: {...}, test: {...}}   # see data.py
+training: {max_tokens_per_batch: 2048, ...}            # fields of TransductTrainingArguments
+evaluation: {metrics: {word error: sequence_error}, num_beams: 4}
+```
+
+An unknown key is an error that names its path and the keys that it may have meant. `section.key=value` texts, as of the
+command line's `--set`, change single values.
+"""
+
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(kw_only=True)
+class SplitSource:
+    """Where the pairs of one split come from: parallel text files, JSON lines, CSV, or a Python function."""
+
+    source: str | None = None
+    """Text file with one source a line; belongs to `target`."""
+    target: str | None = None
+    """Text file with the targets, line by line."""
+    json: str | None = None
+    """JSON-lines file; `source_field` and `target_field` name the keys."""
+    csv: str | None = None
+    """CSV file with a header; `source_field` and `target_field` name the columns."""
+    source_field: str = "source"
+    target_field: str = "target"
+    """In JSON lines, a list of texts is taken as alternatives that are all right."""
+    function: str | None = None
+    """`file.py:name`, a function that yields (source, target or list of targets); it runs as code of yours."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of that function."""
+    limit: int | None = None
+    """Use the first so many examples only."""
+
+
+@dataclass(kw_only=True)
+class DataSection:
+    train: SplitSource
+    validation: SplitSource | None = None
+    """Evaluated while training, if `training.eval_strategy` says so."""
+    test: SplitSource | None = None
+    """Evaluated once, with the finished model."""
+    max_source_tokens: int | None = None
+    max_target_tokens: int | None = None
+    """Longer examples are bad rows; None: no limit."""
+    bad_rows: str = "refuse"
+    """Malformed, empty or too long rows: "refuse" stops at the first, "skip" leaves them out of training and counts them."""
+
+
+@dataclass(kw_only=True)
+class EvaluationSection:
+    metrics: dict[str, str] = field(default_factory=lambda: {"bleu": "bleu", "chrf": "chrf"})
+    """The name to show -> token_error, sequence_error, exact_match, bleu or chrf."""
+    num_beams: int = 4
+    """Beam width of the final evaluation (section 6.1 of the paper: 4)."""
+    length_penalty: float = 1.0
+    """Exponent of the length in the score of a beam, as transformers defines it."""
+    batch_size: int = 128
+    """Sources in one batch of the final evaluation."""
+    samples: int = 5
+    """Outputs of the test set that are printed beside their references."""
+    inputs: list[str] = field(default_factory=list)
+    """Sources of your own; what the finished model makes of them is printed at the end."""
+
+
+@dataclass(kw_only=True)
+class Recipe:
+    output: str
+    model: dict[str, Any]
+    tokenizer: dict[str, Any]
+    data: DataSection
+    training: dict[str, Any]
+    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+    threads: int | None = None
+    """Processor threads; None: torch decides. Small models gain nothing from a second one."""
+    folder: Path = field(default=Path(), metadata={"internal": True})
+    """Paths of `data` are relative to it: the folder of the file."""
+
+
+def load_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
+    """Read a YAML file, apply `section.key=value` changes, and check every key.
+
+    Raises:
+        ValueError: for a file that is no mapping, an unknown or missing key, and a change that is no `key=value`.
+    """
+    path = Path(path)
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path} must hold a mapping with the keys {', '.join(_keys(Recipe))}")
+    for change in changes:
+        _apply_change(raw, change)
+    recipe = build_recipe(raw)
+    recipe.folder = path.resolve().parent
+    return recipe
+
+
+def build_recipe(raw: Mapping[str, Any]) -> Recipe:
+    """The checked recipe of a nested mapping."""
+    values = dict(_checked(raw, Recipe, ""))
+    data = dict(_checked(values["data"], DataSection, "data"))
+    for name in SPLITS:
+        if data.get(name) is not None:
+            data[name] = SplitSource(**_checked(data[name], SplitSource, f"data.{name}"))
+            _check_split(data[name], f"data.{name}")
+    values["data"] = DataSection(**data)
+    if values["data"].bad_rows not in ("refuse", "skip"):
+        raise ValueError(f'data.bad_rows={values["data"].bad_rows!r} must be "refuse" or "skip"')
+    values["evaluation"] = EvaluationSection(**_checked(values.get("evaluation") or {}, EvaluationSection, "evaluation"))
+    _check_metrics(values["evaluation"].metrics)
+    values["training"] = _training_arguments(values["training"])
+    _check_model(values["model"])
+    _check_tokenizer(values["tokenizer"])
+    return Recipe(**values)
+
+
+def _check_model(raw: Any) -> None:
+    from transduct.configuration import TransductConfig
+
+    known = {"preset", "from_pretrained", *(f.name for f in fields(TransductConfig))}
+    _check_names(raw, "model", known)
+    if ("preset" in raw) == ("from_pretrained" in raw):
+        raise ValueError("model needs either preset, a name of transduct.preset_names(), or from_pretrained, a folder")
+
+
+def _check_tokenizer(raw: Any) -> None:
+    from transduct.tokenization import AFFIXES, TransductTokenizer
+
+    trained = set(inspect.signature(TransductTokenizer.train).parameters) - {"files_or_iterator", "target", "kwargs"}
+    _check_names(raw, "tokenizer", {*trained, *AFFIXES, "model_max_length", "separate_vocabularies", "from_pretrained"})
+
+
+def _check_names(raw: Any, path: str, known: Iterable[str]) -> None:
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"{path} must be a mapping, not {raw!r}")
+    for key in raw:
+        if key not in known:
+            raise unknown_key(f"{path}.{key}", str(key), known)
+
+
+def _apply_change(raw: dict[str, Any], change: str) -> None:
+    name, equals, value = change.partition("=")
+    if not equals or not name:
+        raise ValueError(f"{change!r} must read section.key=value")
+    *sections, key = name.split(".")
+    place: Any = raw
+    for section in sections:
+        place = place.setdefault(section, {}) if isinstance(place, dict) else None
+    if not isinstance(place, dict):
+        raise ValueError(f"{change!r}: {'.'.join(sections)} is not a section")
+    place[key] = yaml.safe_load(value)
+
+
+def _keys(section: type) -> dict[str, bool]:
+    """Names of a section's keys, each with whether it must be given."""
+    from dataclasses import MISSING
+
+    return {
+        f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(section) if not f.metadata.get("internal")
+    }
+
+
+def _checked(raw: Any, section: type, path: str) -> dict[str, Any]:
+    """`raw` itself, if it is a mapping with all of the section's needed keys and no others."""
+    keys = _keys(section)
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"{path or 'the recipe'} must be a mapping with keys of {', '.join(keys)}, not {raw!r}")
+    for key in raw:
+        if key not in keys:
+            raise unknown_key(f"{path}.{key}".lstrip("."), str(key), keys)
+    for key, needed in keys.items():
+        if needed and raw.get(key) is None:
+            raise ValueError(f"{path}.{key}".lstrip(".") + " is missing from the recipe")
+    return dict(raw)
+
+
+def unknown_key(path: str, key: str, known: Iterable[str]) -> ValueError:
+    """The error for a key that is not one of `known`, with those that it may have meant."""
+    known = sorted(known)
+    close = difflib.get_close_matches(key, known, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
+    return ValueError(f"{path} is no key of a recipe: {hint}")
+
+
+def _check_split(split: SplitSource, path: str) -> None:
+    ways = [name for name in ("json", "csv", "function") if vars(split)[name] is not None]
+    if split.source is not None or split.target is not None:
+        if split.source is None or split.target is None:
+            raise ValueError(f"{path} needs both source and target, two text files with as many lines")
+        ways.append("source and target")
+    if len(ways) != 1:
+        raise ValueError(
+            f"{path} needs exactly one of source and target, json, csv, function; it has {' and '.join(ways) or 'none'}"
+        )
+
+
+def _check_metrics(metrics: Any) -> None:
+    from transduct.training.metrics import METRICS
+
+    if not isinstance(metrics, Mapping):
+        raise ValueError(f"evaluation.metrics must map names to metrics, such as {{word error: sequence_error}}, not {metrics!r}")
+    for name, metric in metrics.items():
+        if metric not in METRICS:
+            raise ValueError(f"evaluation.metrics.{name}={metric!r} is unknown; choose one of {', '.join(METRICS)}")
+
+
+def _training_arguments(raw: Any) -> dict[str, Any]:
+    """Names and kinds of values checked against the fields of `TransductTrainingArguments`; numbers written as 3e-3 made ones."""
+    from transduct.training.arguments import TransductTrainingArguments
+
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"training must be a mapping of fields of TransductTrainingArguments, not {raw!r}")
+    types = {f.name: f.type for f in fields(TransductTrainingArguments) if f.init}
+    if "output_dir" in raw:
+        raise ValueError("training.output_dir is no key of a recipe: the key output, at the top, says where a run goes")
+    values = {}
+    for key, value in raw.items():
+        if key not in types:
+            raise unknown_key(f"training.{key}", str(key), types)
+        values[key] = _as_declared(value, str(types[key]), f"training.{key}")
+    return values
+
+
+def _as_declared(value: Any, declared: str, path: str) -> Any:
+    """YAML reads 3e-3 as a text: where a field takes a number and no text, make it one, and refuse any other text."""
+    takes = {name for name in ("float", "int", "bool", "str", "dict", "list") if name in declared}
+    if isinstance(value, str) and takes and takes <= {"float", "int", "bool"}:
+        try:
+            return float(value) if "float" in takes else int(value)
+        except ValueError:
+            raise ValueError(f"{path}={value!r} must be a number") from None
+    return value

@@ -1,0 +1,109 @@
+"""`TransductTrainer`: transformers' `Seq2SeqTrainer` with token-budget batches, the papers' schedules and an exact evaluation.
+
+It overrides three methods and works with plain `Seq2SeqTrainingArguments` too: then batches and schedule are the inherited
+ones. The model needs none of this; an unmodified `Seq2SeqTrainer` trains it as well.
+"""
+
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from pyarrow.compute import list_value_length
+from torch.utils.data import DataLoader
+from transformers import Seq2SeqTrainer
+from transformers.trainer_utils import EvalLoopOutput, has_length
+
+from transduct.training.arguments import TransductTrainingArguments
+from transduct.training.batching import TokenBudgetBatchSampler
+from transduct.training.callbacks import ByTheClock
+from transduct.training.evaluation import ExactEvaluation
+from transduct.training.schedules import BudgetedLR, schedule_function
+
+
+class TransductTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer`, which see for its arguments; `TransductTrainingArguments` adds the options that are acted on here."""
+
+    lr_scheduler: Any
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The inherited loader; with `max_tokens_per_batch`, one with batches by cost, the same order for the same seed."""
+        loader = super().get_train_dataloader()
+        if not isinstance(self.args, TransductTrainingArguments) or self.args.max_tokens_per_batch is None:
+            return loader
+        source_lengths, target_lengths = pair_lengths(loader.dataset)
+        sampler = TokenBudgetBatchSampler(
+            source_lengths,
+            target_lengths,
+            max_tokens=self.args.max_tokens_per_batch,
+            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
+        )
+        budgeted = DataLoader(
+            loader.dataset,
+            batch_sampler=sampler,
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
+            pin_memory=loader.pin_memory,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+        )
+        return self.accelerator.prepare(budgeted)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """The inherited scheduler; with `schedule`, the papers' curve within a budget of steps and minutes."""
+        args = self.args
+        if not isinstance(args, TransductTrainingArguments) or args.schedule is None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            warmup = args.get_warmup_steps(num_training_steps)
+            self.lr_scheduler = BudgetedLR(
+                optimizer or self.optimizer,
+                schedule_function(args.schedule, warmup, self.model.config.hidden_size),
+                total_steps=num_training_steps,
+                seconds=args.max_minutes and args.max_minutes * 60,
+                cooldown=args.cooldown,
+            )
+            self._created_lr_scheduler = True  # a second call of `train` makes a new one
+            self.remove_callback(ByTheClock)
+            self.add_callback(ByTheClock(args.save_seconds))
+        return self.lr_scheduler
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """The inherited loop, with the loss per target token and ids that can be decoded; see `evaluation.py`."""
+        with ExactEvaluation(self) as exact:
+            output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        return exact.corrected(output, metric_key_prefix)
+
+
+def pair_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of each source and of each target of a tokenised data set, two arrays of its length.
+
+    Raises:
+        ValueError: for a data set without a length, or without the columns "input_ids" and "labels".
+    """
+    if not has_length(dataset):
+        raise ValueError("max_tokens_per_batch needs a data set with a length; this one is a stream")
+    present = dataset.column_names if isinstance(dataset, datasets.Dataset) else sorted(dataset[0])
+    if not {"input_ids", "labels"} <= set(present):
+        raise ValueError(f'the data set has the columns {present}; max_tokens_per_batch needs "input_ids" and "labels"')
+    if isinstance(dataset, datasets.Dataset):
+        return _column_lengths(dataset, "input_ids"), _column_lengths(dataset, "labels")
+    lengths = np.array([(len(row["input_ids"]), len(row["labels"])) for row in map(dataset.__getitem__, range(len(dataset)))])
+    return lengths[:, 0], lengths[:, 1]
+
+
+def _column_lengths(dataset: datasets.Dataset, column: str) -> np.ndarray:
+    """Read in pieces, so that a data set on disk is never whole in memory."""
+    pieces = dataset.select_columns([column]).with_format("arrow").iter(batch_size=100_000)
+    return np.concatenate([list_value_length(piece[column]).to_numpy() for piece in pieces])

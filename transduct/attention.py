@@ -102,7 +102,9 @@ class MultiHeadAttention(nn.Module):
         dropout: probability on the attention weights.
     """
 
-    def __init__(self, d_model: int, num_heads: int, num_key_value_heads: int, head_size: int, scale: float, biases: str, dropout: float):
+    def __init__(
+        self, d_model: int, num_heads: int, num_key_value_heads: int, head_size: int, scale: float, biases: str, dropout: float
+    ):
         super().__init__()
         self.head_size = head_size
         self.num_key_value_groups = num_heads // num_key_value_heads  # read by transformers' attention functions
@@ -165,7 +167,8 @@ class MultiHeadAttention(nn.Module):
             cache.cross_attention_cache.update(key, value, layer_index)
             cache.is_updated[layer_index] = True
         stored = cache.cross_attention_cache.layers[layer_index]
-        return stored.keys, stored.values
+        length = memory.shape[1] if layout is None else layout.shape[1]  # a static cache may have room for more
+        return stored.keys[:, :, :length], stored.values[:, :, :length]
 
     def _attention_function(self, context: AttentionContext) -> Callable:
         if context.weights is not None:

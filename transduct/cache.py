@@ -27,7 +27,10 @@ class PreallocatedLayer(CacheLayerMixin):
 
     def _reserve(self, key_states: torch.Tensor, value_states: torch.Tensor, capacity: int) -> None:
         rows, heads, _, width = key_states.shape
-        buffers = key_states.new_empty(rows, heads, capacity, width), value_states.new_empty(*value_states.shape[:2], capacity, value_states.shape[3])
+        buffers = (
+            key_states.new_empty(rows, heads, capacity, width),
+            value_states.new_empty(*value_states.shape[:2], capacity, value_states.shape[3]),
+        )
         if self._length:
             for new, old in zip(buffers, (self.keys, self.values), strict=True):
                 new[:, :, : self._length] = old
@@ -114,8 +117,8 @@ class TransductCache(EncoderDecoderCache):
 
     def __init__(self, self_attention_cache: Cache | None = None, cross_attention_cache: Cache | None = None):
         super().__init__(
-            self_attention_cache or Cache(layer_class_to_replicate=PreallocatedLayer),
-            cross_attention_cache or Cache(layer_class_to_replicate=DynamicLayer),
+            Cache(layer_class_to_replicate=PreallocatedLayer) if self_attention_cache is None else self_attention_cache,
+            Cache(layer_class_to_replicate=DynamicLayer) if cross_attention_cache is None else cross_attention_cache,
         )
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:

@@ -48,7 +48,9 @@ def check_ids(name: str, ids: torch.Tensor, vocab_size: int) -> None:
     low, high = (bound.item() for bound in ids.aminmax())
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
-        raise ValueError(f"{name} holds {wrong}, outside the vocabulary [0, {vocab_size}); do tokenizer and model belong together?")
+        raise ValueError(
+            f"{name} holds {wrong}, outside the vocabulary [0, {vocab_size}); do tokenizer and model belong together?"
+        )
 
 
 class Stack(nn.Module):
@@ -96,6 +98,26 @@ class Stack(nn.Module):
         if self.embedding_norm is not None:
             hidden = self.embedding_norm(hidden)
         return self.dropout(clamp_to_half(hidden))
+
+    def reach(self, chosen: torch.Tensor | None, past: int | torch.Tensor, length: int, key_length: int) -> int | None:
+        """How many positions must exist for T = `length` tokens after `past` others; None: the lookup itself fails at a wrong one.
+
+        Args:
+            chosen: positions (B or 1, T) that the caller set or packing made, or None; key_length: what the cache has room for.
+
+        Raises:
+            ValueError: for a negative position.
+        """
+        looks = not torch.compiler.is_compiling() and self.embed_tokens.weight.device.type == "cpu"  # elsewhere a look would wait
+        if chosen is not None and looks and self.embed_positions is not None:
+            lowest, highest = (int(bound) for bound in chosen.aminmax())
+            if lowest < 0:
+                raise ValueError(f"position_ids holds {lowest}; positions count from 0")
+            return highest + 1
+        if not isinstance(self.embed_positions, LearnedPositions):
+            return key_length
+        known = chosen is None and (looks or isinstance(past, int))
+        return int(past) + length if known else None
 
     def self_context(self, mask: torch.Tensor | None, is_causal: bool, rotated: torch.Tensor, **shared) -> AttentionContext:
         """What the self-attention of all layers shares, the stack's position bias being part of the mask.
@@ -178,7 +200,7 @@ class Encoder(Stack):
         padding = mask if mask is not None and mask.ndim == 2 else None if segment_ids is None else segment_ids != 0  # (B, S)
         positions = chosen_positions(position_ids, segment_ids)
         rows = positions if positions is not None else slots if padding is None else positions_from_mask(padding)
-        hidden = self.add_positions(embeddings, rows, highest_position(position_ids, length))
+        hidden = self.add_positions(embeddings, rows, self.reach(positions, 0, length, length))
         mask = None if mask is None else to_four_dimensions(mask)  # (B, 1, 1 or S, S)
         if segment_ids is not None:
             own = same_segment(segment_ids, segment_ids)  # (B, 1, S, S)
@@ -249,7 +271,7 @@ class Decoder(Stack):
         rows = positions  # (B*N or 1, T)
         if rows is None:
             rows = slots[None] if padding is None else positions_from_mask(padding).index_select(1, slots)
-        hidden = self.add_positions(embeddings, rows, highest_position(position_ids, end))
+        hidden = self.add_positions(embeddings, rows, self.reach(positions, past, length, key_length))
 
         collect = bool(output_attentions)
         attentions: list | None = [] if collect else None
@@ -349,13 +371,6 @@ def chosen_positions(position_ids: torch.Tensor | None, segment_ids: torch.Tenso
     if position_ids is not None or segment_ids is None:
         return position_ids
     return positions_from_segments(segment_ids)
-
-
-def highest_position(position_ids: torch.Tensor | None, end: int | None) -> int | None:
-    """How many positions must exist: one more than the highest that the caller set, otherwise up to `end`."""
-    if position_ids is None or position_ids.device.type != "cpu" or torch.compiler.is_compiling():
-        return end  # elsewhere a look at the values would wait for the device; its lookup fails for one that is too high
-    return int(position_ids.max()) + 1
 
 
 def fold_beams(mask: torch.Tensor, sources: int, shape: tuple[int, int]) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from configs import END, MATRIX, PAD, PAIRWISE, SCHEMES, START, build, difference, name, pad_rows, tiny, words
 
+from configs import END, MATRIX, PAD, PAIRWISE, SCHEMES, START, build, difference, name, pad_rows, tiny, words
 from transduct import TransductForCausalLM, TransductForConditionalGeneration, TransductForMaskedLM
 
 every_config = pytest.mark.parametrize("choice", MATRIX, ids=name)

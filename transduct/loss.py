@@ -85,7 +85,11 @@ def _gradient_in_place(logits: torch.Tensor, labels: torch.Tensor, log_z, keep, 
 
 
 def cross_entropy_of_logits(
-    logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0, z_loss: float = 0.0, num_items: torch.Tensor | int | None = None
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    num_items: torch.Tensor | int | None = None,
 ) -> torch.Tensor:
     """The same loss where logits (..., V) exist anyway, as in evaluation."""
     labels = labels.reshape(-1)
@@ -95,8 +99,10 @@ def cross_entropy_of_logits(
 
 
 def count_targets(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor | int:
-    """N: what the caller counted over the whole step, or the targets of this batch, at least 1."""
-    return (labels != IGNORE_INDEX).sum().clamp(min=1) if num_items is None else num_items
+    """N: what the caller counted over the whole step, or the targets of this batch; 1 where there are none."""
+    if num_items is None:
+        num_items = (labels != IGNORE_INDEX).sum()
+    return num_items.where(num_items > 0, 1) if isinstance(num_items, torch.Tensor) else num_items or 1
 
 
 def cross_entropy(

@@ -293,9 +293,11 @@ class TransductForCausalLM(TransductGenerationMixin, OutputProjection):
     ) -> CausalLMOutputWithPast | tuple:
         """Logits (B, T, V); `labels` (B, T) are the inputs themselves, each predicted from what comes before it.
 
+        The first token of a row, of a segment and after padding on the left is no target.
+
         Args:
             attention_mask: (B, past + T); prefix_mask: (B, up to past + T), True at tokens that all may see.
-            segment_ids: (B, T), several texts a row, 0 at padding; the first token of each is no target.
+            segment_ids: (B, T), several texts a row, 0 at padding.
         """
         cache = one_cache(cache, past_key_values)
         attentions, states, return_dict = self.return_options(output_attentions, output_hidden_states, return_dict)
@@ -315,6 +317,8 @@ class TransductForCausalLM(TransductGenerationMixin, OutputProjection):
             targets = labels[:, 1:]
             if segment_ids is not None:
                 targets = targets.masked_fill(segment_ids[:, 1:] != segment_ids[:, :-1], IGNORE_INDEX)
+            if attention_mask is not None and attention_mask.ndim == 2:  # nothing is predicted from padding on the left
+                targets = targets.masked_fill(attention_mask[:, :-1] == 0, IGNORE_INDEX)
             loss = self.loss(hidden[:, :-1], targets, num_items_in_batch)
         output = CausalLMOutputWithPast(
             loss=loss, logits=logits, cache=outputs.cache, hidden_states=outputs.hidden_states, attentions=outputs.attentions

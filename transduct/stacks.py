@@ -100,7 +100,7 @@ class Stack(nn.Module):
         return self.dropout(clamp_to_half(hidden))
 
     def reach(self, chosen: torch.Tensor | None, past: int | torch.Tensor, length: int, key_length: int) -> int | None:
-        """How many positions must exist for T = `length` tokens after `past` others; None: the lookup itself fails at a wrong one.
+        """How many positions must exist for T = `length` tokens after `past` others; None: left to the lookup itself.
 
         Args:
             chosen: positions (B or 1, T) that the caller set or packing made, or None; key_length: what the cache has room for.

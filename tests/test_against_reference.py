@@ -114,7 +114,7 @@ def test_feed_forward(activation, gated, bias):
 
 # ---- attention ------------------------------------------------------------------------------------------------------------
 def make_attention(key_value_heads: int = HEADS, scale: float = HEAD_WIDTH**-0.5, biases: str = "all") -> MultiHeadAttention:
-    return shake(MultiHeadAttention(WIDTH, HEADS, key_value_heads, HEAD_WIDTH, scale, biases, dropout=0.5))
+    return shake(MultiHeadAttention(WIDTH, HEADS, key_value_heads, (HEAD_WIDTH, HEAD_WIDTH), scale, biases, dropout=0.5))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

@@ -37,16 +37,14 @@ def register() -> None:
     from transformers import AutoConfig, AutoTokenizer
 
     from .configuration import AUTO_MAP, TransductConfig
+    from .tokenization import TransductTokenizer
 
     AutoConfig.register(TransductConfig.model_type, TransductConfig, exist_ok=True)
     modeling = importlib.import_module(".modeling", __name__)
     for auto_name, reference in AUTO_MAP.items():
         if auto_name != "AutoConfig":
             getattr(transformers, auto_name).register(TransductConfig, getattr(modeling, reference.split(".")[1]), exist_ok=True)
-    if Path(__file__).with_name("tokenization.py").exists():
-        from .tokenization import TransductTokenizer
-
-        AutoTokenizer.register(TransductConfig, fast_tokenizer_class=TransductTokenizer, exist_ok=True)
+    AutoTokenizer.register(TransductConfig, fast_tokenizer_class=TransductTokenizer, exist_ok=True)
 
 
 def __getattr__(name: str):

@@ -98,22 +98,32 @@ class MultiHeadAttention(nn.Module):
     """`Concat(head_1, ..., head_H) W_O` (section 3.2.2), with grouped keys and values if `num_key_value_heads < num_heads`.
 
     Args:
-        head_size: width K of one head; scale: factor on the scores; biases: "all", "no_key" or "none" of the projections.
+        head_sizes: width of one head's queries and keys, and of its values.
+        scale: factor on the scores; biases: "all", "no_key" or "none" of the projections.
         dropout: probability on the attention weights.
     """
 
     def __init__(
-        self, d_model: int, num_heads: int, num_key_value_heads: int, head_size: int, scale: float, biases: str, dropout: float
+        self,
+        d_model: int,
+        num_heads: int,
+        num_key_value_heads: int,
+        head_sizes: tuple[int, int],
+        scale: float,
+        biases: str,
+        dropout: float,
     ):
         super().__init__()
-        self.head_size = head_size
+        head_size, value_size = head_sizes
+        self.num_heads = num_heads
+        self.num_key_value_heads = num_key_value_heads
         self.num_key_value_groups = num_heads // num_key_value_heads  # read by transformers' attention functions
         self.scale = scale
         self.dropout = dropout
         self.q_proj = nn.Linear(d_model, num_heads * head_size, bias=biases != "none")
         self.k_proj = nn.Linear(d_model, num_key_value_heads * head_size, bias=biases == "all")
-        self.v_proj = nn.Linear(d_model, num_key_value_heads * head_size, bias=biases != "none")
-        self.o_proj = nn.Linear(num_heads * head_size, d_model, bias=biases != "none")
+        self.v_proj = nn.Linear(d_model, num_key_value_heads * value_size, bias=biases != "none")
+        self.o_proj = nn.Linear(num_heads * value_size, d_model, bias=biases != "none")
 
     def forward(
         self,
@@ -127,7 +137,7 @@ class MultiHeadAttention(nn.Module):
 
         With a layout in `context`, the tensor that it describes is (tokens, D). Returns the shape of `hidden`.
         """
-        query = self._split_heads(self.q_proj(hidden), context.query_layout)  # (B*N, T, H, K)
+        query = split_heads(self.q_proj(hidden), self.num_heads, context.query_layout)  # (B*N, T, H, K)
         rows, length = query.shape[:2]
         if memory is None:
             query = query.transpose(1, 2)  # (B, H, T, K)
@@ -149,13 +159,9 @@ class MultiHeadAttention(nn.Module):
         output = output.reshape(rows, length, -1)  # (B*N, T, H*K)
         return self.o_proj(output if context.query_layout is None else context.query_layout.pack(output))  # (B*N, T, D)
 
-    def _split_heads(self, projected: torch.Tensor, layout: TokenLayout | None) -> torch.Tensor:
-        padded = projected if layout is None else layout.unpack(projected)  # (B, T, H*K)
-        return padded.unflatten(-1, (-1, self.head_size))  # (B, T, H, K)
-
     def _project_memory(self, memory: torch.Tensor, layout: TokenLayout | None) -> tuple[torch.Tensor, torch.Tensor]:
-        key = self._split_heads(self.k_proj(memory), layout).transpose(1, 2)  # (B, G, S, K)
-        value = self._split_heads(self.v_proj(memory), layout).transpose(1, 2)  # (B, G, S, K)
+        key = split_heads(self.k_proj(memory), self.num_key_value_heads, layout).transpose(1, 2)  # (B, G, S, K)
+        value = split_heads(self.v_proj(memory), self.num_key_value_heads, layout).transpose(1, 2)  # (B, G, S, K)
         return key, value
 
     def _memory_heads(self, memory: torch.Tensor, layout: TokenLayout | None, cache: Cache | None, layer_index: int):
@@ -174,3 +180,9 @@ class MultiHeadAttention(nn.Module):
         if context.weights is not None:
             return eager_attention
         return ALL_ATTENTION_FUNCTIONS.get_interface(context.implementation, eager_attention)
+
+
+def split_heads(projected: torch.Tensor, heads: int, layout: TokenLayout | None) -> torch.Tensor:
+    """Projected states (B, T, H*K), or (tokens, H*K) with a layout, as (B, T, H, K)."""
+    padded = projected if layout is None else layout.unpack(projected)  # (B, T, H*K)
+    return padded.unflatten(-1, (heads, -1))  # (B, T, H, K)

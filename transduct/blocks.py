@@ -23,7 +23,8 @@ def make_attention(config: TransductConfig, num_heads: int) -> MultiHeadAttentio
     scale = head_size**-0.5 if config.attention_scale == "sqrt" else 1.0
     biases = "none" if not config.attention_bias else "all" if config.key_bias else "no_key"
     groups = config.num_key_value_heads or num_heads
-    return MultiHeadAttention(config.d_model, num_heads, groups, head_size, scale, biases, config.attention_dropout)
+    head_sizes = head_size, config.d_value or head_size
+    return MultiHeadAttention(config.d_model, num_heads, groups, head_sizes, scale, biases, config.attention_dropout)
 
 
 def make_residual(config: TransductConfig) -> Residual:

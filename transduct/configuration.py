@@ -67,6 +67,8 @@ class TransductConfig(PreTrainedConfig):
     """Width of the feed-forward's hidden layer (section 3.3)."""
     d_kv: int | None = None
     """Width of one head's queries, keys and values (section 3.2.2); None: `d_model / num_heads`. T5 chooses it freely."""
+    d_value: int | None = None
+    """Width of one head's values (d_v of section 3.2.2), where Table 3 (B) narrows queries and keys alone; None: `d_kv`."""
     num_heads: int = 8
     """Attention heads (section 3.2.2)."""
     encoder_layers: int = 6
@@ -213,7 +215,7 @@ class TransductConfig(PreTrainedConfig):
         """Rules that span fields. Each error names the field, its value and the rule."""
         for name in ("vocab_size", "d_model", "d_ff", "num_heads", "max_positions", "relative_buckets", "relative_max_distance"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        for name in ("decoder_vocab_size", "d_kv", "decoder_d_ff", "decoder_num_heads", "num_key_value_heads", "feature_size"):
+        for name in ("decoder_vocab_size", "d_kv", "d_value", "decoder_d_ff", "decoder_num_heads", "num_key_value_heads", "feature_size"):
             value = getattr(self, name)
             _require(value is None or value >= 1, name, value, "must be None or at least 1")
         for name in ("encoder_layers", "decoder_layers", "position_offset"):

@@ -43,7 +43,7 @@ class TransductPreTrainedModel(PreTrainedModel):
         | untied output, bias buckets | d^-0.5          | d^-0.5                                | initializer_std |
         | q                           | Xavier uniform  | (d * d_kv)^-0.5                       | initializer_std |
         | k, v, up, gate              | Xavier uniform  | d^-0.5                                | initializer_std |
-        | o                           | Xavier uniform  | (heads * d_kv)^-0.5                   | initializer_std |
+        | o                           | Xavier uniform  | (heads * d_value)^-0.5                | initializer_std |
         | down                        | Xavier uniform  | d_ff^-0.5                             | initializer_std |
 
         Biases start at 0, norm weights at 1. With `freeze_padding_embedding`, the padding token's row is 0.
@@ -58,7 +58,7 @@ class TransductPreTrainedModel(PreTrainedModel):
             if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
                 init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, MultiHeadAttention):
-            self._project(module.q_proj, (width * module.head_size) ** -0.5)
+            self._project(module.q_proj, (width * module.q_proj.out_features / module.num_heads) ** -0.5)
             self._project(module.k_proj, width**-0.5)
             self._project(module.v_proj, width**-0.5)
             self._project(module.o_proj, module.o_proj.in_features**-0.5)

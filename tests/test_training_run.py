@@ -1,0 +1,173 @@
+"""A whole run, from a recipe to a folder that anybody can load, over several starts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from rich.console import Console
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from transduct.training.recipe import build_recipe
+from transduct.training.run import is_over, run
+
+ROOT = Path(__file__).parents[1]
+WORDS = ["abc", "bca", "cab", "aab", "bba", "cca", "abcab", "bcc", "ca", "ab"]
+
+
+def raw_recipe(folder: Path, **training) -> dict:
+    """Letters to the same letters in capitals, apart by spaces."""
+    lines = [json.dumps({"source": word, "target": [" ".join(word.upper())]}) for word in WORDS]
+    (folder / "pairs.jsonl").write_text("\n".join(lines) + "\n")
+    options = dict(
+        max_steps=12,
+        max_tokens_per_batch=40,
+        schedule="constant",
+        learning_rate=0.01,
+        use_cpu=True,
+        logging_steps=4,
+        save_steps=4,
+    )
+    return {
+        "output": str(folder / "out"),
+        "threads": 1,
+        "model": dict(preset="vaswani-base", d_model=16, d_ff=16, num_heads=2, encoder_layers=1, decoder_layers=1,
+                      tie_embeddings="target_output"),
+        "tokenizer": {"kind": "chars", "target_kind": "words", "separate_vocabularies": True},
+        "data": {name: {"json": "pairs.jsonl"} for name in ("train", "validation", "test")},
+        "training": {**options, **training},
+        "evaluation": dict(metrics={"phoneme error": "token_error", "word error": "sequence_error"}, num_beams=2, inputs=["cb"]),
+    }  # fmt: skip
+
+
+def start(folder: Path, change=None, console: Console | None = None, **options):
+    raw = raw_recipe(folder)
+    if change is not None:
+        change(raw)
+    recipe = build_recipe(raw)
+    recipe.folder = folder
+    return run(recipe, console=console or Console(quiet=True), **options)
+
+
+def weights(folder: Path) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in AutoModelForSeq2SeqLM.from_pretrained(folder).parameters()])
+
+
+def test_from_a_recipe_to_a_model_that_loads(tmp_path, capsys):
+    outcome = start(tmp_path, lambda raw: raw["training"].update(eval_strategy="steps", eval_steps=6), Console())
+    out = tmp_path / "out"
+    assert outcome.finished
+    assert set(outcome.metrics) == {"phoneme error", "word error"}
+    assert json.loads((out / "metrics.json").read_text()) == {"metrics": outcome.metrics, "examples": 10, "steps": 12}
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(out / "model"), AutoTokenizer.from_pretrained(out / "model")
+    assert model.generation_config.num_beams == 2
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (len(tokenizer), tokenizer.decoder_vocab_size) == (6, 6)
+    assert model.generate(**tokenizer("abc", return_tensors="pt")).shape[0] == 1
+    printed = capsys.readouterr().out
+    for text in ("train: 10 sources, 10 pairs", "validation: loss", "saved to", "test: phoneme error", "cb ->", "abc ->"):
+        assert text in printed
+
+
+def test_a_second_start_only_evaluates(tmp_path):
+    first = start(tmp_path)
+    before = weights(tmp_path / "out" / "model")
+    assert start(tmp_path) == first
+    assert torch.equal(weights(tmp_path / "out" / "model"), before)
+
+
+def test_more_steps_go_on_and_equal_a_straight_run(tmp_path):
+    (tmp_path / "twice").mkdir(), (tmp_path / "once").mkdir()
+    start(tmp_path / "twice")
+    start(tmp_path / "twice", lambda raw: raw["training"].update(max_steps=20))
+    start(tmp_path / "once", lambda raw: raw["training"].update(max_steps=20))
+    assert torch.equal(weights(tmp_path / "twice/out/model"), weights(tmp_path / "once/out/model"))
+
+
+def test_a_half_written_checkpoint_is_left_out(tmp_path, capsys):
+    start(tmp_path, lambda raw: raw["training"].update(max_steps=8, save_strategy="steps"))
+    checkpoints = tmp_path / "out" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["checkpoint-4", "checkpoint-8"]
+    (checkpoints / "checkpoint-8" / "optimizer.pt").write_bytes(b"PK")
+    start(tmp_path, console=Console(width=300))
+    printed = capsys.readouterr().out
+    assert "checkpoint-8 was not written to its end (optimizer.pt is cut short)" in printed
+    assert "going on from" in printed
+    (tmp_path / "straight").mkdir()
+    start(tmp_path / "straight")
+    assert torch.equal(weights(tmp_path / "out/model"), weights(tmp_path / "straight/out/model"))
+
+
+def test_another_model_in_the_folder_is_refused(tmp_path):
+    start(tmp_path)
+    with pytest.raises(ValueError, match="holds a run with another model"):
+        start(tmp_path, lambda raw: raw["model"].update(d_ff=32))
+    assert start(tmp_path, lambda raw: raw["model"].update(d_ff=32), fresh=True).finished
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out" / "model").config.d_ff == 32
+
+
+def test_fine_tuning_a_finished_model(tmp_path):
+    start(tmp_path)
+    finished = str(tmp_path / "out" / "model")
+
+    def change(raw):
+        raw.update(model={"from_pretrained": finished}, tokenizer={"from_pretrained": finished}, output=str(tmp_path / "tuned"))
+        raw["training"].update(learning_rate=0.0, max_steps=1)
+
+    start(tmp_path, change)
+    assert torch.equal(weights(tmp_path / "tuned" / "model"), weights(tmp_path / "out" / "model"))
+
+
+def test_time_is_a_budget_over_all_starts(tmp_path):
+    def change(raw):
+        raw["training"].pop("max_steps")
+
+    start(tmp_path, change, minutes=0.2 / 60)
+    checkpoints = sorted((tmp_path / "out" / "checkpoints").iterdir())
+    from transduct.training import TransductTrainingArguments
+
+    def arguments(**options):
+        return TransductTrainingArguments(output_dir=str(tmp_path / "x"), schedule="constant", use_cpu=True, **options)
+
+    assert is_over(checkpoints[-1], arguments(max_minutes=0.2 / 60))
+    assert not is_over(checkpoints[-1], arguments(max_minutes=60))
+    assert not is_over(checkpoints[-1], arguments(max_steps=10**6))
+    assert is_over(checkpoints[-1], arguments(max_steps=1))
+    assert start(tmp_path, change, minutes=0.2 / 60).finished
+
+
+def command(folder: Path) -> list[str]:
+    raw = raw_recipe(folder, max_steps=100_000, save_steps=5, save_strategy="steps", save_total_limit=2)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(raw))
+    return [sys.executable, "-m", "transduct.cli.main", "train", str(folder / "recipe.yaml")]
+
+
+def wait_for_checkpoint(folder: Path, process: subprocess.Popen) -> None:
+    for _ in range(600):
+        if list((folder / "out" / "checkpoints").glob("checkpoint-*/trainer_state.json")):
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    raise AssertionError("no checkpoint in a minute")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_command_goes_on(tmp_path, number):
+    arguments = command(tmp_path)
+    process = subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for_checkpoint(tmp_path, process)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert ("the same command goes on" in output) == (number != signal.SIGKILL)
+    again = subprocess.run([*arguments, "--set", "training.max_steps=1"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert "going on from" in again.stdout
+    assert (tmp_path / "out" / "metrics.json").is_file()
+    assert os.listdir(tmp_path / "out" / "model")

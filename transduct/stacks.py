@@ -94,7 +94,7 @@ class Stack(nn.Module):
         """Scale, add positions, normalise, drop out (sections 3.4, 3.5, 5.4): (B, T, D) -> (B, T, D)."""
         hidden = embeddings * self.embed_scale if self.embed_scale != 1.0 else embeddings
         if self.embed_positions is not None:
-            hidden = hidden + self.embed_positions(positions, length)
+            hidden = hidden + self.embed_positions(positions, length).to(hidden.dtype)  # the sinusoids may have stayed float32
         if self.embedding_norm is not None:
             hidden = self.embedding_norm(hidden)
         return self.dropout(clamp_to_half(hidden))

@@ -76,7 +76,8 @@ def test_the_rows_of_table_3_differ_from_base_in_nothing_else():
         differences[name] = {key: value for key, value in config.items() if base[key] != value}
     assert differences["vaswani-big"] == {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
     assert differences["vaswani-a-heads-32"] == {"num_heads": 32}
-    assert differences["vaswani-b-dk-16"] == {"d_kv": 16}
+    assert differences["vaswani-b-dk-16"] == {"d_kv": 16, "d_value": 64}
+    assert differences["vaswani-b-dk-32"] == {"d_kv": 32, "d_value": 64}
     assert differences["vaswani-c-layers-8"] == {"encoder_layers": 8, "decoder_layers": 8}
     assert differences["vaswani-c-d1024"] == {"d_model": 1024, "d_kv": 128}
     assert differences["vaswani-c-ff-4096"] == {"d_ff": 4096}

@@ -161,12 +161,12 @@ def describe(
         multiply_adds_per_target_token=sum(tensor.size for tensor in tensors if tensor.multiplies == "target"),
         output_multiply_adds_per_target_token=output,
         attention_multiply_adds_per_pair={
-            "encoder": has.encoder * 2 * source.query_width * source.layers,
-            "decoder": has.decoder * 2 * target.query_width * target.layers,
-            "cross_attention": has.cross_attention * 2 * target.query_width * target.layers,
+            "encoder": has.encoder * (source.query_width + source.output_width) * source.layers,
+            "decoder": has.decoder * (target.query_width + target.output_width) * target.layers,
+            "cross_attention": has.cross_attention * (target.query_width + target.output_width) * target.layers,
         },
-        cache_bytes_per_source_token=has.cross_attention * 2 * target.key_width * target.layers * size,
-        cache_bytes_per_target_token=has.decoder * 2 * target.key_width * target.layers * size,
+        cache_bytes_per_source_token=has.cross_attention * (target.key_width + target.value_width) * target.layers * size,
+        cache_bytes_per_target_token=has.decoder * (target.key_width + target.value_width) * target.layers * size,
         parameter_bytes=sum(by_part.values()) * size,
         gradient_bytes=sum(tensor.size for tensor in tensors if tensor.trainable) * size,
         optimizer_bytes=sum(_optimizer_values(tensor, optimizer) for tensor in tensors if tensor.trainable) * size,
@@ -229,20 +229,28 @@ class _Stack(NamedTuple):
     query_width: int
     """Width of all query heads together."""
     key_width: int
-    """Width of all key heads, or all value heads, together."""
+    """Width of all key heads together."""
+    value_width: int
+    """Width of all value heads together."""
+    output_width: int
+    """Width of what all query heads return together: one value head's width each."""
 
     @classmethod
     def of(cls, config: TransductConfig, side: str) -> "_Stack":
         encoder = side == "encoder"
         heads = config.num_heads if encoder else config.resolved_decoder_num_heads
+        groups = config.num_key_value_heads or heads
         width = config.d_kv or config.d_model // heads
+        value_width = config.d_value or width
         return cls(
             layers=config.encoder_layers if encoder else config.decoder_layers,
             d_model=config.d_model,
             d_ff=config.d_ff if encoder else config.resolved_decoder_d_ff,
             heads=heads,
             query_width=heads * width,
-            key_width=(config.num_key_value_heads or heads) * width,
+            key_width=groups * width,
+            value_width=groups * value_width,
+            output_width=heads * value_width,
         )
 
 
@@ -302,11 +310,13 @@ def _positions(config: TransductConfig, stack: _Stack) -> Iterator[_Tensor]:
 
 def _attention(config: TransductConfig, stack: _Stack, part: str, queries: str, keys: str) -> Iterator[_Tensor]:
     yield _Tensor(part, (stack.query_width, stack.d_model), stack.layers, queries)  # q_proj
-    yield _Tensor(part, (stack.key_width, stack.d_model), 2 * stack.layers, keys)  # k_proj, v_proj
-    yield _Tensor(part, (stack.d_model, stack.query_width), stack.layers, queries)  # o_proj
+    yield _Tensor(part, (stack.key_width, stack.d_model), stack.layers, keys)  # k_proj
+    yield _Tensor(part, (stack.value_width, stack.d_model), stack.layers, keys)  # v_proj
+    yield _Tensor(part, (stack.d_model, stack.output_width), stack.layers, queries)  # o_proj
     if config.attention_bias:
         yield _Tensor("biases", (stack.query_width,), stack.layers)
-        yield _Tensor("biases", (stack.key_width,), stack.layers * (2 if config.key_bias else 1))
+        yield _Tensor("biases", (stack.key_width,), stack.layers if config.key_bias else 0)
+        yield _Tensor("biases", (stack.value_width,), stack.layers)
         yield _Tensor("biases", (stack.d_model,), stack.layers)
 
 
@@ -374,8 +384,8 @@ def _activation_bytes(config: TransductConfig, has: _Presence, size: int, output
     it is B times smaller. The loss keeps the gradients of the states and of the output matrix, and works on one chunk of
     logits. Not counted: what the backward pass allocates on its way, what the allocator reserves, and the ids.
 
-    These are a GPU's kernels. On a CPU, a dropout mask takes as much as what it masks, and attention with dropout or with a
-    trainable position bias keeps its weights as eager attention does.
+    These are a GPU's kernels. On a CPU, a dropout mask takes as much as what it masks, and attention with dropout, with a
+    trainable position bias or with values of another width than keys keeps its weights as eager attention does.
     """
     sources, targets = given["batch_size"] * given["source_length"], given["batch_size"] * given["target_length"]
     bytes_by_part = {"encoder": 0, "decoder": 0, "loss": 0}
@@ -413,8 +423,11 @@ def _norm_copies(config: TransductConfig) -> int:
 def _attention_bytes(
     config: TransductConfig, stack: _Stack, queries: int, keys: int, key_length: int, size: int, attention: str
 ) -> int:
-    kept = (2 * queries * stack.query_width + 2 * keys * stack.key_width) * size  # queries and output, keys and values
-    if attention == "eager":
+    kept = queries * (stack.query_width + stack.output_width) * size
+    if attention == "sdpa":
+        kept += keys * (stack.key_width + stack.value_width) * size
+    else:
+        kept += keys * (stack.query_width + stack.output_width) * size  # keys and values repeated for each query head
         copies = 3 if config.attention_dropout > 0 else 2  # softmax, its rows without keys zeroed, and what dropout leaves
         kept += queries * key_length * stack.heads * (copies * size + _mask(config.attention_dropout))
     return kept

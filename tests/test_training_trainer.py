@@ -1,7 +1,12 @@
 """`TransductTrainer`: batches by cost, the paper's schedule, budgets of time, and a resume that changes nothing."""
 
 import inspect
+import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -180,3 +185,24 @@ def test_defaults_of_arguments(tmp_path):
     assert made(schedule="vaswani", warmup_steps=9).learning_rate == 1.0
     assert made(schedule="constant", max_minutes=1).num_train_epochs == 1e6
     assert made(schedule="constant", max_minutes=1, num_train_epochs=2).num_train_epochs == 2
+
+
+@pytest.mark.slow
+def test_two_processes_agree_on_time_weights_and_loss(tmp_path):
+    here = Path(__file__).parent
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29631", "WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(here / "two_processes.py"), str(tmp_path), str(rank)],
+            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": str(here.parent)},
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    assert first["processes"] == 2
+    assert first["steps"] > 1
+    alone = tiny_trainer(tmp_path, tiny_model(dropout=0.0), pairs(20), per_device_eval_batch_size=3)
+    assert first["before"] == pytest.approx(alone.evaluate()["eval_loss"], rel=1e-5)
+    assert first["after"] < first["before"]

@@ -5,6 +5,8 @@
 - Labels keep their -100.
 - The model's `generation_config` stays as it was. `Seq2SeqTrainer` writes the library's defaults into it after the first
   batch, among them a length of 20 tokens at which all later batches would be cut.
+- A model that is evaluated before it is trained is still wrapped for training. Accelerate marks it as prepared, and each of
+  several processes would then train a model of its own.
 """
 
 import copy
@@ -38,6 +40,9 @@ class ExactEvaluation:
         self.trainer.compute_metrics = self.metrics
         if self.generation_config is not None:
             self.trainer.model.generation_config = self.generation_config
+        sharded = self.trainer.is_fsdp_enabled or self.trainer.is_deepspeed_enabled  # these are prepared for both at once
+        if self.trainer.accelerator.num_processes > 1 and not sharded and self.trainer.model_wrapped is self.trainer.model:
+            vars(self.trainer.model).pop("_is_accelerate_prepared", None)
 
     def counted_step(self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys=None, **options: Any):
         """The trainer's `prediction_step`, whose loss is noted with the number of targets that it is a mean of."""

@@ -1,11 +1,13 @@
 """Tiny configs and models with sharp random weights, for tests that hold for every architecture.
 
 `MATRIX` crosses every position scheme, norm, norm position and tying (96 configs); `PAIRWISE` holds 24 of them in which every
-pair of choices meets; `SCHEMES` one for each position scheme. `build` draws weights so large that a small mistake in a mask or a
-position moves the logits by far more than rounding does.
+pair of choices meets; both end with `WIDE_VALUES`, grouped heads whose values are wider than their keys; `SCHEMES` has one for
+each position scheme. `build` draws weights so large that a small mistake in a mask or a position moves the logits by far more
+than rounding does.
 """
 
 from itertools import product
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,7 +32,7 @@ def tiny(**overrides) -> TransductConfig:
     return TransductConfig(**sizes | overrides)
 
 
-def cell(positions: str, norm: str, norm_position: str, tie: str) -> dict[str, str]:
+def cell(positions: str, norm: str, norm_position: str, tie: str) -> dict[str, Any]:
     return dict(positions=positions, norm=norm, norm_position=norm_position, tie_embeddings=tie)
 
 
@@ -41,10 +43,13 @@ PAIRWISE = [
     for column, tie in enumerate(TIES)
 ]
 SCHEMES = [PAIRWISE[len(TIES) * row + column] for row, column in enumerate((0, 3, 1, 2, 3, 0))]
+WIDE_VALUES = cell("rotary", "layernorm", "pre", "all") | dict(num_key_value_heads=2, d_kv=6, d_value=10)
+MATRIX.append(WIDE_VALUES)
+PAIRWISE.append(WIDE_VALUES)
 
 
-def name(choice: dict[str, str]) -> str:
-    return "-".join(choice.values())
+def name(choice: dict[str, Any]) -> str:
+    return "-".join(map(str, choice.values()))
 
 
 def sharpen(model: nn.Module, seed: int = 0, std: float = 0.3) -> nn.Module:

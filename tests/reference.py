@@ -79,11 +79,13 @@ def multi_head_attention(
     """
     group = heads // (key_value_heads or heads)
     queries, keys, values = linear(x, weights, "q_proj"), linear(memory, weights, "k_proj"), linear(memory, weights, "v_proj")
-    width = queries.shape[-1] // heads
+    width, value_width = queries.shape[-1] // heads, weights["o_proj.weight"].shape[1] // heads
     outputs, all_weights = [], []
     for head in range(heads):
-        own, shared = slice(head * width, (head + 1) * width), slice(head // group * width, (head // group + 1) * width)
-        query, key, value = queries[..., own], keys[..., shared], values[..., shared]  # (B, T, K), (B, S, K)
+        query = queries[..., head * width : (head + 1) * width]  # (B, T, K)
+        shared = head // group
+        key = keys[..., shared * width : (shared + 1) * width]  # (B, S, K)
+        value = values[..., shared * value_width : (shared + 1) * value_width]  # (B, S, V)
         if rotary is not None:
             query, key = rotate(query, np.arange(query.shape[1]), rotary), rotate(key, np.arange(key.shape[1]), rotary)
         output, head_weights = dot_product_attention(query, key, value, mask, None if bias is None else bias[head], scale)

@@ -262,13 +262,26 @@ def test_auto_tokenizer_without_the_package(shared, tmp_path):
     assert decoded[:4] == TEXTS
 
 
-def test_two_vocabularies_without_the_package_are_two_stock_tokenizers(pair, tmp_path):
-    TransductConfig(vocab_size=len(pair)).save_pretrained(tmp_path)
+def test_two_vocabularies_without_the_package_need_trust_and_are_then_whole(pair, tmp_path, monkeypatch):
+    """No stock class has two vocabularies: without trust there is an error, never the source side alone."""
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = tmp_path / "model"
+    TransductConfig(vocab_size=len(pair)).save_pretrained(folder)
+    pair.save_pretrained(folder)
+    for trust in ({}, {"trust_remote_code": False}):
+        with pytest.raises(subprocess.CalledProcessError):
+            without_package(folder, ["cab"], **trust)
+    name, _, _, ids, decoded = without_package(folder, ["cab"], trust_remote_code=True)
+    assert (name, ids) == ("TransductTokenizer", [pair("cab").input_ids])
+    assert decoded == [pair.decode(pair("cab").input_ids, skip_special_tokens=True)]
+
+
+def test_each_of_two_vocabularies_is_a_stock_tokenizer(pair, tmp_path):
     pair.save_pretrained(tmp_path)
-    _, _, _, ids, decoded = without_package(tmp_path, ["cab"])  # config.json names code, and nobody says whether to trust it
-    assert (ids, decoded) == ([pair("cab").input_ids], ["cab"])
     _, _, _, ids, decoded = without_package(tmp_path / "target", ["K AE T"])
     assert (ids, decoded) == ([pair(text_target="K AE T").input_ids], ["K AE T"])
+    source = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert source("cab").input_ids == pair("cab").input_ids
     stock = PreTrainedTokenizerFast.from_pretrained(tmp_path, subfolder="target")
     assert stock("K").input_ids == pair(text_target="K").input_ids
     assert len(stock) == pair.decoder_vocab_size

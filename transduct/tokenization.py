@@ -6,9 +6,9 @@
 - The target side: `decode` reads ids as the target's, everything else works on the source unless inside `as_target()`.
 - Ids: `<pad>` 0, `</s>` 1, `<unk>` 2, then other special tokens, then pieces, then T5's sentinels, `<extra_id_0>` last.
 
-Saved, it is a stock `tokenizer.json`, which `AutoTokenizer` also loads where this package is absent: without code it is the
-source side alone (with a shared vocabulary that is all but the target's own prefix and suffix). The target side of two
-vocabularies lies in `target/`, a stock tokenizer too.
+Saved, it is a stock `tokenizer.json`, which `AutoTokenizer` also loads where this package is absent, without code (all but the
+target's own prefix and suffix). Two vocabularies are two stock files, the target's in `target/`; since no stock class decodes
+with one and encodes with the other, `AutoTokenizer` then asks for `trust_remote_code=True` instead of being silently wrong.
 
 Text is taken as it is: by "byte_bpe" without any loss, by "chars" except for characters never seen; "bpe", "unigram"
 and "words" make each run of white space one space. What a vocabulary lacks becomes `<unk>`, or bytes with `byte_fallback`.
@@ -93,6 +93,8 @@ class TransductTokenizer(PreTrainedTokenizerFast):
         if target_tokenizer_object is None and separate_vocabularies:
             target_tokenizer_object = _load_target(target_tokenizer_file)
         self._other = deepcopy(target_tokenizer_object)  # of the side not in use; None: one vocabulary for both
+        if self._other is not None:
+            self._auto_class = "AutoTokenizer"  # no stock class has two vocabularies: this code travels along
         self._on_target = False
         self._affixes: dict[str, list[str]] = {name: [] for name in AFFIXES}
         # named here so that save_pretrained writes their values

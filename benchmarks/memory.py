@@ -86,7 +86,9 @@ def check_memory(options: argparse.Namespace) -> None:
     needed = 4 * (3 * options.target_tokens + 6 * config.d_model) * config.vocab_size + 2**30
     free = available()
     if free is not None and needed > free:
-        raise SystemExit(f"this needs about {needed / 2**30:.0f} GiB and {free / 2**30:.0f} are free: pass a smaller --target-tokens")
+        raise SystemExit(
+            f"this needs about {needed / 2**30:.0f} GiB and {free / 2**30:.0f} are free: pass a smaller --target-tokens"
+        )
 
 
 def rows_of(name: str, theirs: dict, ours: dict) -> list[list[str]]:

@@ -23,13 +23,14 @@ from transformers import (
 from transduct import TransductConfig, TransductForConditionalGeneration, config_from_preset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from published import our_name
+import published
 
 TINY = {"vocab_size": 600, "d_model": 32, "d_ff": 64, "d_kv": 8, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2}
 
 
 def _t5_fields(ours: TransductConfig) -> dict[str, Any]:
-    assert ours.dropout == ours.attention_dropout == ours.activation_dropout and ours.final_dropout  # T5 has one rate
+    assert ours.dropout == ours.attention_dropout == ours.activation_dropout  # T5 has one rate
+    assert ours.final_dropout
     return dict(
         vocab_size=ours.vocab_size, d_model=ours.d_model, d_kv=ours.d_kv, d_ff=ours.d_ff, num_heads=ours.num_heads,
         num_layers=ours.encoder_layers, num_decoder_layers=ours.decoder_layers, dropout_rate=ours.dropout,
@@ -96,7 +97,7 @@ def pair(shape: str, tiny: bool = False) -> tuple[PreTrainedModel, TransductForC
     theirs, ours = theirs_of(shape, tiny), ours_of(shape, tiny)
     copied = {}
     for name, weight in theirs.state_dict().items():
-        renamed = our_name("t5" if "t5" in shape else shape.split("-")[0], name)
+        renamed = published.our_name("t5" if "t5" in shape else shape.split("-")[0], name)
         if renamed is not None:
             copied[renamed] = weight.view(-1) if name == "final_logits_bias" else weight
     ours.load_state_dict(copied)

@@ -80,7 +80,9 @@ def arguments(description: str, shapes: Sequence[str], default_shapes: Sequence[
     """The options that every benchmark has."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--rounds", type=_positive, default=rounds, help="measurements of each side, after a warm-up")
-    parser.add_argument("--shapes", nargs="+", choices=shapes, default=list(default_shapes), metavar="SHAPE", help=", ".join(shapes))
+    parser.add_argument(
+        "--shapes", nargs="+", choices=shapes, default=list(default_shapes), metavar="SHAPE", help=", ".join(shapes)
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, its figures mean nothing")
     return parser
 

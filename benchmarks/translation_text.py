@@ -9,7 +9,6 @@ never installed. Another text is another entry of `TEXTS`: where it comes from, 
 import argparse
 import hashlib
 import json
-import random
 import statistics
 import subprocess
 import sys
@@ -49,11 +48,6 @@ def translation_pairs(name: str = "homeassistant") -> list[Pair]:
     return pairs
 
 
-def random_pairs(count: int, name: str = "homeassistant", seed: int = 0) -> list[Pair]:
-    """`count` different pairs, drawn evenly."""
-    return random.Random(seed).sample(translation_pairs(name), count)
-
-
 def fetch_wheel(package: str, version: str) -> Path:
     """The wheel of a package, downloaded into the cache unless it is there."""
     folder = CACHE / package
@@ -64,7 +58,9 @@ def fetch_wheel(package: str, version: str) -> Path:
         found = sorted(folder.glob(f"{package}-{version}-*.whl"))
         if result.returncode or not found:
             reason = (result.stderr.strip().splitlines() or ["no wheel arrived"])[-1]
-            raise RuntimeError(f"{package}=={version} cannot be fetched ({reason}). Where PyPI can be reached, run:\n  {' '.join(command)}")
+            raise RuntimeError(
+                f"{package}=={version} cannot be fetched ({reason}). Where PyPI can be reached, run:\n  {' '.join(command)}"
+            )
     return found[0]
 
 

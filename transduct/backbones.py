@@ -82,6 +82,7 @@ class TransductModel(TransductPreTrainedModel):
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
+        assert not isinstance(encoder_outputs, tuple)
         if cross_attention_mask is None and attention_mask is not None:
             cross_attention_mask = attention_mask
             while cross_attention_mask.ndim > 2:  # what some query of the encoder sees, the decoder may see
@@ -99,6 +100,7 @@ class TransductModel(TransductPreTrainedModel):
             use_cache=use_cache,
             **options,
         )
+        assert not isinstance(decoder_outputs, tuple)
         output = Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
             cache=decoder_outputs.cache,

@@ -87,10 +87,9 @@ class DecoderLayer(GradientCheckpointingLayer):
         target = self.self_attention_residual(
             target, lambda x: self.self_attention(x, context, cache=cache, layer_index=self.index)
         )
-        if self.cross_attention is not None:
-            target = self.cross_attention_residual(
-                target, lambda x: self.cross_attention(x, cross_context, memory, cache=cache, layer_index=self.index)
-            )
+        cross_attention, residual = self.cross_attention, self.cross_attention_residual
+        if cross_attention is not None and residual is not None:
+            target = residual(target, lambda x: cross_attention(x, cross_context, memory, cache=cache, layer_index=self.index))
         return self.feed_forward_residual(target, self.feed_forward)  # (B*N, T, D)
 
 
@@ -98,4 +97,5 @@ def with_own_bias(context: AttentionContext, position_bias: nn.Module | None, dt
     """The context of a layer that has a bias table of its own (UMT5)."""
     if position_bias is None:
         return context
+    assert context.positions is not None
     return replace(context, mask=combine(context.mask, position_bias(*context.positions, dtype)))

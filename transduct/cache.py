@@ -18,6 +18,8 @@ class PreallocatedLayer(CacheLayerMixin):
     is_sliding = False
     is_croppable = True
     first_capacity = 64
+    keys: torch.Tensor
+    values: torch.Tensor
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
@@ -73,8 +75,7 @@ class PreallocatedLayer(CacheLayerMixin):
         return -1
 
     def reset(self) -> None:
-        self.keys = self.values = None
-        self.is_initialized = False
+        super().__init__()  # no keys and values, as before the first token
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last `-tokens_to_remove` tokens (a negative number, as in transformers)."""

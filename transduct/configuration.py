@@ -98,7 +98,7 @@ class TransductConfig(PreTrainedConfig):
 
     # ---- positions ------------------------------------------------------------------------------------------------
     positions: Literal["sinusoidal", "learned", "relative_bias", "rotary", "alibi", "none"] = "sinusoidal"
-    """How order enters: added (section 3.5; Table 3 E), T5's bias per distance bucket, rotated queries and keys, ALiBi, or not."""
+    """How order enters: added (section 3.5; Table 3 E), T5's bias by distance bucket, rotated queries and keys, ALiBi, or not."""
     max_positions: int = 1024
     """Longest source or target in tokens: a hard limit for "learned" only; the first table size for "sinusoidal"."""
     position_offset: int = 0
@@ -215,7 +215,9 @@ class TransductConfig(PreTrainedConfig):
         """Rules that span fields. Each error names the field, its value and the rule."""
         for name in ("vocab_size", "d_model", "d_ff", "num_heads", "max_positions", "relative_buckets", "relative_max_distance"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        for name in ("decoder_vocab_size", "d_kv", "d_value", "decoder_d_ff", "decoder_num_heads", "num_key_value_heads", "feature_size"):
+        for name in (
+            "decoder_vocab_size", "d_kv", "d_value", "decoder_d_ff", "decoder_num_heads", "num_key_value_heads", "feature_size",
+        ):  # fmt: skip
             value = getattr(self, name)
             _require(value is None or value >= 1, name, value, "must be None or at least 1")
         for name in ("encoder_layers", "decoder_layers", "position_offset"):
@@ -262,7 +264,8 @@ class TransductConfig(PreTrainedConfig):
 
     def _validate_vocabularies(self):
         if self.decoder_vocab_size not in (None, self.vocab_size):
-            rule = f"needs two vocabularies of one size, but decoder_vocab_size={self.decoder_vocab_size} and vocab_size={self.vocab_size}"
+            sizes = f"decoder_vocab_size={self.decoder_vocab_size} and vocab_size={self.vocab_size}"
+            rule = f"needs two vocabularies of one size, but {sizes}"
             _require(self.tie_embeddings in ("target_output", "none"), "tie_embeddings", self.tie_embeddings, rule)
 
     def _validate_tokens(self):
@@ -334,9 +337,9 @@ _INHERITED_KEYS = frozenset(f.name for f in fields(PreTrainedConfig)) | {
 """Keys that transformers itself puts into config files or passes to a config's constructor."""
 
 
-def _raise_value_errors(cls: type) -> None:
+def _raise_value_errors(cls: Any) -> None:
     """Turn the errors of `@strict`, which are no `ValueError`s, into `ConfigurationError`s."""
-    strict_init, strict_setattr = cls.__init__, cls.__setattr__  # type: ignore[misc]
+    strict_init, strict_setattr = cls.__init__, cls.__setattr__
 
     def __init__(self, **kwargs: Any):
         try:
@@ -350,7 +353,7 @@ def _raise_value_errors(cls: type) -> None:
         except StrictDataclassError as error:
             raise ConfigurationError(str(error)) from error
 
-    cls.__init__, cls.__setattr__ = __init__, __setattr__  # type: ignore[misc]
+    cls.__init__, cls.__setattr__ = __init__, __setattr__
 
 
 _raise_value_errors(TransductConfig)

@@ -36,14 +36,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if not any(ctx.needs_input_grad):
                 continue
             grad_logits = _gradient_in_place(logits, targets, log_z, keep, label_smoothing, z_loss)
-            if need_bias:
+            if grad_bias is not None:
                 grad_bias += grad_logits.sum(0)
             grad_logits = grad_logits.to(hidden.dtype)
-            if need_hidden:
+            if grad_hidden is not None:
                 torch.mm(grad_logits, weight, out=grad_hidden[start : start + chunk_tokens])  # (chunk, D)
-            if need_weight and grad_weight.dtype == rows.dtype:
+            if grad_weight is not None and grad_weight.dtype == rows.dtype:
                 grad_weight.addmm_(grad_logits.t(), rows)  # (V, D)
-            elif need_weight:  # half precision: add up in float32
+            elif grad_weight is not None:  # half precision: add up in float32
                 grad_weight += grad_logits.t() @ rows  # (V, D)
         ctx.gradients = tuple(
             None if gradient is None else gradient.to(of.dtype)

@@ -67,10 +67,11 @@ class OutputProjection(TransductPreTrainedModel):
     ) -> torch.Tensor:
         """Summed over targets and divided by `num_items`, or by their number here; from the logits where they exist anyway."""
         labels = labels.to(hidden.device)
-        options = {"label_smoothing": self.config.label_smoothing, "z_loss": self.config.z_loss, "num_items": num_items}
+        smoothing, z_loss = self.config.label_smoothing, self.config.z_loss
         if logits is not None:
-            return cross_entropy_of_logits(logits, labels, **options)
-        return cross_entropy(self.scale_states(hidden), self.lm_head.weight, labels, self.lm_head.bias, **options)
+            return cross_entropy_of_logits(logits, labels, smoothing, z_loss, num_items)
+        states, head = self.scale_states(hidden), self.lm_head
+        return cross_entropy(states, head.weight, labels, head.bias, smoothing, z_loss, num_items)
 
 
 class TransductForConditionalGeneration(TransductGenerationMixin, OutputProjection):
@@ -149,7 +150,7 @@ class TransductForConditionalGeneration(TransductGenerationMixin, OutputProjecti
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = shift_right(labels, self.config)
         with_logits = (labels is None or not self.training) if return_logits is None else return_logits
-        if not with_logits and decoder_attention_mask is None and decoder_segment_ids is None:
+        if labels is not None and not with_logits and decoder_attention_mask is None and decoder_segment_ids is None:
             decoder_attention_mask = up_to_last_target(labels)  # what comes after it trains nothing
         outputs = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, cross_attention_mask, position_ids,

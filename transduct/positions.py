@@ -35,6 +35,8 @@ def sinusoid_table(length: int, d_model: int, layout: str) -> torch.Tensor:
 class SinusoidalPositions(nn.Module):
     """Fixed sinusoids. The table starts with `max_positions` rows and grows when a longer sequence comes."""
 
+    table: torch.Tensor
+
     def __init__(self, max_positions: int, d_model: int, layout: str):
         super().__init__()
         self.d_model = d_model
@@ -60,8 +62,8 @@ class LearnedPositions(nn.Embedding):
         self.max_positions = max_positions
         self.offset = offset
 
-    def forward(self, positions: torch.Tensor, length: int | None) -> torch.Tensor:
-        """As `SinusoidalPositions.forward`.
+    def forward(self, positions: torch.Tensor, length: int | None) -> torch.Tensor:  # type: ignore[override]
+        """As `SinusoidalPositions.forward`: the table is looked up by position, not by id.
 
         Raises:
             ValueError: if `length` exceeds `max_positions`, before anything is looked up.

@@ -73,7 +73,7 @@ class TransductPreTrainedModel(PreTrainedModel):
             if getattr(module, "bias", None) is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, SinusoidalPositions):
-            init.copy_(module.table, sinusoid_table(*module.table.shape, module.layout))
+            init.copy_(module.table, sinusoid_table(module.table.shape[0], width, module.layout))
 
     def _fill(self, weight: torch.Tensor, std: float) -> None:
         init.normal_(weight, std=self.config.initializer_std if self.config.initializer == "normal" else std)
@@ -99,9 +99,11 @@ class TransductPreTrainedModel(PreTrainedModel):
         if loading_info.mismatched_keys and not load_config.ignore_mismatched_sizes:
             problems.append(f"weights of another shape than the config says: {sorted(map(str, loading_info.mismatched_keys))}")
         if untied:
-            problems.append(f"weights that tie_embeddings={model.config.tie_embeddings!r} ties, stored with different values: {sorted(untied)}")
+            tie = f"tie_embeddings={model.config.tie_embeddings!r}"
+            problems.append(f"weights that {tie} ties, stored with different values: {sorted(untied)}")
         if problems:
-            raise ValueError(f"{load_config.pretrained_model_name_or_path} does not fit {type(model).__name__}: {'; '.join(problems)}")
+            path = load_config.pretrained_model_name_or_path
+            raise ValueError(f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}")
         return loading_info
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs) -> None:

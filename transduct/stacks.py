@@ -82,9 +82,10 @@ class Stack(nn.Module):
         """Embeddings (B, T, D), unscaled, from exactly one of ids (B, T) and embeddings."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(f"pass exactly one of {prefix}input_ids and {prefix}inputs_embeds")
-        if inputs_embeds is None:
+        if input_ids is not None:
             check_ids(f"{prefix}input_ids", input_ids, self.embed_tokens.num_embeddings)
             return self.embed_tokens(input_ids)  # (B, T, D)
+        assert inputs_embeds is not None
         if inputs_embeds.ndim != 3 or 0 in inputs_embeds.shape:
             shape = tuple(inputs_embeds.shape)
             raise ValueError(f"{prefix}inputs_embeds must be a non-empty batch (rows, tokens, d_model), not of shape {shape}")
@@ -265,7 +266,7 @@ class Decoder(Stack):
         mask = self.check_mask(attention_mask, key_length, end, is_first)
         padding = mask if mask is not None and mask.ndim == 2 else None if segment_ids is None else segment_ids != 0
         layout = TokenLayout.from_mask(padding) if is_first else None
-        if layout is not None and mask is padding and prefix_mask is None and is_right_padded(padding):
+        if layout is not None and mask is not None and mask is padding and prefix_mask is None and is_right_padded(mask):
             mask = None  # no real token comes after padding, so none would see it
         positions = chosen_positions(position_ids, segment_ids)
         rows = positions  # (B*N or 1, T)
@@ -335,7 +336,9 @@ class Decoder(Stack):
         allowed = causal_mask(slots, key_length)  # (1, 1, T, past + T)
         if prefix_mask is not None:
             prefix_mask = F.pad(prefix_mask, (0, key_length - prefix_mask.shape[1]))  # later tokens are no prefix
-            allowed = allowed | to_four_dimensions(check_mask("prefix_mask", prefix_mask, key_length))
+            prefix = check_mask("prefix_mask", prefix_mask, key_length)
+            assert prefix is not None
+            allowed = allowed | to_four_dimensions(prefix)
         if segment_ids is not None:
             allowed = allowed & same_segment(segment_ids, segment_ids)
         return allowed if mask is None else allowed & to_four_dimensions(mask), False

@@ -2,14 +2,13 @@
 
 import re
 
-import torch
 from adapter import Adapter
 
 from transduct import TransductConfig, TransductForConditionalGeneration, TransductTokenizer
 from transduct.positions import sinusoid_table
 from transduct.training import Seq2SeqCollator, TransductTrainer
 
-WORDS = "the a cat dog sat on mat ran far away and then café straße . , ! ? < > /".split()
+WORDS = "the a cat dog sat on mat ran far away and then café straße . , ! ? < > /"
 
 
 class TransductAdapter(Adapter):
@@ -69,7 +68,7 @@ class T5(TransductAdapter):
     }  # fmt: skip
 
     def make_tokenizer(self, directory, extra_ids=10, **kw):
-        return TransductTokenizer.train([" ".join(WORDS)] * 20, kind="unigram", vocab_size=80, extra_ids=extra_ids, **kw)
+        return TransductTokenizer.train([WORDS] * 20, kind="unigram", vocab_size=80, extra_ids=extra_ids, **kw)
 
 
 class Bart(TransductAdapter):
@@ -82,7 +81,8 @@ class Bart(TransductAdapter):
     tokens = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
 
     def make_tokenizer(self, directory, **kw):
-        return TransductTokenizer.train(["the cat sat", "a dog ran far away", "the mat"] * 10, kind="byte_bpe", vocab_size=300, **kw)
+        lines = ["the cat sat", "a dog ran far away", "the mat"]
+        return TransductTokenizer.train(lines * 10, kind="byte_bpe", vocab_size=300, **kw)
 
 
 def make():

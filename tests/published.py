@@ -59,9 +59,9 @@ def t5(gated: bool) -> tuple[T5ForConditionalGeneration, TransductConfig]:
         feed_forward_proj="gated-gelu" if gated else "relu", **({"tie_word_embeddings": False} if gated else {}),
     )  # fmt: skip
     ours = TransductConfig(
-        **SIZES | {"encoder_layers": 3}, vocab_size=VOCABULARY, d_kv=6, norm="rmsnorm", norm_position="pre", norm_eps=1e-6, positions="relative_bias",
-        relative_buckets=8, relative_max_distance=20, attention_scale="none", attention_bias=False, ffn_bias=False,
-        scale_embeddings=False, gated_ffn=gated, activation="gelu_new" if gated else "relu", scale_logits=not gated,
+        **SIZES | {"encoder_layers": 3}, vocab_size=VOCABULARY, d_kv=6, norm="rmsnorm", norm_position="pre", norm_eps=1e-6,
+        positions="relative_bias", relative_buckets=8, relative_max_distance=20, attention_scale="none", attention_bias=False,
+        ffn_bias=False, scale_embeddings=False, gated_ffn=gated, activation="gelu_new" if gated else "relu", scale_logits=not gated,
         final_dropout=True, tie_embeddings="source_target" if gated else "all",
     )  # fmt: skip
     model = T5ForConditionalGeneration(theirs)
@@ -119,7 +119,8 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
         for name, weight in model.named_parameters():
             if weight.requires_grad:
                 noise = torch.randn(weight.shape, generator=generator)
-                weight.copy_(noise * 0.35 if weight.ndim > 1 else noise * 0.1 + (1.0 if "norm" in name and "bias" not in name else 0.0))
+                center = 1.0 if "norm" in name and "bias" not in name else 0.0
+                weight.copy_(noise * 0.35 if weight.ndim > 1 else noise * 0.1 + center)
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.copy_(torch.randn(model.final_logits_bias.shape, generator=generator) * 0.5)
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from published import FAMILIES, VOCABULARY, float64_norms, our_name, pair
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -66,7 +67,12 @@ def test_gradients_of_every_weight(family, dtype, training, monkeypatch):
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"num_beams": 4}, {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6}, {"do_sample": True, "num_return_sequences": 2}],
+    [
+        {},
+        {"num_beams": 4},
+        {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6},
+        {"do_sample": True, "num_return_sequences": 2},
+    ],
     ids=["greedy", "beam", "n-best", "sampling"],
 )
 def test_generated_ids(family, options, attention):

@@ -1,7 +1,7 @@
 """One encoder-decoder Transformer for the Hugging Face ecosystem: by configuration alone Vaswani et al. 2017, T5 or BART.
 
-`import transduct` makes the Auto classes know the model type "transduct". Names load on first use. The `transduct` command registers
-nothing before it needs a model, so that `transduct --help` does not wait for torch.
+`import transduct` makes the Auto classes know the model type "transduct". Names load on first use. The `transduct` command
+registers nothing before it needs a model, so that `transduct --help` does not wait for torch.
 """
 
 import importlib

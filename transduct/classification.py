@@ -3,7 +3,11 @@
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers.modeling_outputs import Seq2SeqQuestionAnsweringModelOutput, Seq2SeqSequenceClassifierOutput, TokenClassifierOutput
+from transformers.modeling_outputs import (
+    Seq2SeqQuestionAnsweringModelOutput,
+    Seq2SeqSequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 
 from .backbones import TransductEncoderModel, TransductModel
 from .configuration import TransductConfig
@@ -22,7 +26,7 @@ def shift_right(ids: torch.Tensor, config: TransductConfig) -> torch.Tensor:
     start = torch.full_like(ids[:, :1], config.decoder_start_token_id)
     shifted = torch.cat([start, ids[:, :-1]], dim=1)  # (B, T)
     if config.pad_token_id is None:
-        raise ValueError("config.pad_token_id is None; set it, since ignored targets (-100) become padding in the decoder's inputs")
+        raise ValueError("config.pad_token_id is None; set it, since ignored targets (-100) become padding of decoder inputs")
     return shifted.masked_fill(shifted == IGNORE_INDEX, config.pad_token_id)
 
 
@@ -99,11 +103,12 @@ class TransductForSequenceClassification(TransductPreTrainedModel):
         return hidden[torch.arange(len(last), device=last.device), last]  # (B, D)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Squared error, cross-entropy or binary cross-entropy, by `config.problem_type` or else by the labels' shape and type."""
+        """Squared error, cross-entropy or binary cross-entropy, by `config.problem_type` or else by the labels' form."""
         problem = self.config.problem_type
-        if problem is None:
-            integers = not labels.is_floating_point()
-            problem = "regression" if self.config.num_labels == 1 else "single_label_classification" if integers else "multi_label_classification"
+        if problem is None and self.config.num_labels == 1:
+            problem = "regression"
+        elif problem is None:
+            problem = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
         if problem == "regression":
             return F.mse_loss(logits.squeeze(-1) if labels.ndim == 1 else logits, labels.to(logits.dtype))
         if problem == "single_label_classification":

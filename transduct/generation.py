@@ -39,7 +39,11 @@ class TransductGenerationMixin(GenerationMixin):
         )
 
     def _expand_inputs_for_generation(
-        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: torch.LongTensor | None = None, **model_kwargs: Any
+        self,
+        expand_size: int = 1,
+        is_encoder_decoder: bool = False,
+        input_ids: torch.LongTensor | None = None,
+        **model_kwargs: Any,
     ) -> tuple[torch.LongTensor, dict[str, Any]]:
         """Repeat what belongs to a target (B -> B*N rows) and leave what belongs to a source."""
         if not is_encoder_decoder:
@@ -86,7 +90,7 @@ class TransductGenerationMixin(GenerationMixin):
 
     @staticmethod
     def create_masks_for_generate(config, inputs_embeds, attention_mask, cache, **kwargs) -> torch.Tensor | None:
-        """The (B*N, past + T) mask as it is: `forward` builds the masks of static caches itself. Padded to one shape for all steps."""
+        """The (B*N, past + T) mask as it is: `forward` builds those of static caches itself. One shape for all steps."""
         if attention_mask is None:
             return None
         return torch.nn.functional.pad(attention_mask, (0, cache.get_max_length() - attention_mask.shape[1]))

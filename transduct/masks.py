@@ -35,7 +35,10 @@ def check_mask(name: str, mask: torch.Tensor | None, length: int) -> torch.Tenso
     if mask.ndim not in (2, 3, 4):
         raise ValueError(f"{name} must have 2, 3 or 4 dimensions, not shape {tuple(mask.shape)}")
     if mask.ndim > 2 and mask.is_floating_point():
-        raise ValueError(f"{name} of shape {tuple(mask.shape)} must be boolean, True where attention is allowed; pass `mask == 0` for an additive one")
+        raise ValueError(
+            f"{name} of shape {tuple(mask.shape)} must be boolean, True where attention is allowed; "
+            "pass `mask == 0` for an additive one"
+        )
     if mask.shape[-1] != length:
         raise ValueError(f"{name} covers {mask.shape[-1]} tokens, but there are {length}")
     return mask.bool()

@@ -125,10 +125,8 @@ def test_prompts_and_encoder_outputs(choice):
     same_search(search(ours, ids, mask, **options), want)
     states = ours.get_encoder()(ids, mask)
     torch.manual_seed(0)
-    got = ours.generate(
-        encoder_outputs=states, attention_mask=mask, max_new_tokens=8, return_dict_in_generate=True, output_scores=True, output_logits=True,
-        **options,
-    )  # fmt: skip
+    wanted = dict(return_dict_in_generate=True, output_scores=True, output_logits=True)
+    got = ours.generate(encoder_outputs=states, attention_mask=mask, max_new_tokens=8, **wanted, **options)
     same_search(got, want)
 
 
@@ -222,8 +220,8 @@ def test_enough_beams_find_the_best_hypotheses(penalty, early_stopping):
     """With 4^3 beams the search is exhaustive, whatever the stopping rule.
 
     Before the last step at most 3^3 hypotheses are open and 1 + 3 + 9 have ended. All ends fit among the beams, so no rule stops
-    early: each waits until as many have ended as there are beams. In the last step the best 4^3 of 4 * 3^3 candidates end; they have
-    one length, so a length penalty keeps their order, and the n best of all hypotheses are among those kept.
+    early: each waits until as many have ended as there are beams. In the last step the best 4^3 of 4 * 3^3 candidates end; they
+    have one length, so a length penalty keeps their order, and the n best of all hypotheses are among those kept.
     """
     beams = 4 ** (LENGTH - 1)
     for seed, positions in enumerate(("sinusoidal", "relative_bias", "rotary", "alibi")):

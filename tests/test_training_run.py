@@ -74,17 +74,19 @@ def test_from_a_recipe_to_a_model_that_loads(tmp_path, capsys):
         assert text in printed
 
 
-def test_a_second_start_only_evaluates(tmp_path):
+def test_a_second_start_only_evaluates(tmp_path, capsys):
     first = start(tmp_path)
     before = weights(tmp_path / "out" / "model")
-    assert start(tmp_path) == first
+    assert start(tmp_path, console=Console(width=300)) == first
+    assert "nothing is left to train" in capsys.readouterr().out
     assert torch.equal(weights(tmp_path / "out" / "model"), before)
 
 
-def test_more_steps_go_on_and_equal_a_straight_run(tmp_path):
+def test_more_steps_go_on_and_equal_a_straight_run(tmp_path, capsys):
     (tmp_path / "twice").mkdir(), (tmp_path / "once").mkdir()
     start(tmp_path / "twice")
-    start(tmp_path / "twice", lambda raw: raw["training"].update(max_steps=20))
+    start(tmp_path / "twice", lambda raw: raw["training"].update(max_steps=20), Console(width=300))
+    assert "going on from" in capsys.readouterr().out
     start(tmp_path / "once", lambda raw: raw["training"].update(max_steps=20))
     assert torch.equal(weights(tmp_path / "twice/out/model"), weights(tmp_path / "once/out/model"))
 

@@ -65,6 +65,14 @@ class StopOnSignal(TrainerCallback):
             control.should_training_stop = control.should_save = True
 
 
+class SaveLastStep(TrainerCallback):
+    """Writes a checkpoint at the end of the run, so that a longer run can go on from there."""
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if state.global_step >= state.max_steps:
+            control.should_save = True
+
+
 class ShowProgress(TrainerCallback):
     """A bar with loss, learning rate, tokens per second and the time left; where there is no terminal, a line now and then.
 

@@ -28,7 +28,7 @@ from transformers.utils import logging as transformers_logging
 
 from transduct import register
 from transduct.training.arguments import TransductTrainingArguments
-from transduct.training.callbacks import ShowProgress, StopOnSignal
+from transduct.training.callbacks import SaveLastStep, ShowProgress, StopOnSignal
 from transduct.training.checkpoints import find_checkpoints
 from transduct.training.collators import Seq2SeqCollator
 from transduct.training.data import load_split, tokenize
@@ -146,7 +146,7 @@ def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductT
         eval_dataset=data.get("validation"),
         processing_class=tokenizer,
         compute_metrics=_metrics_of(recipe, tokenizer, data.get("validation")) if "validation" in data else None,
-        callbacks=[ShowProgress(console)],
+        callbacks=[SaveLastStep(), ShowProgress(console)],
     )
     trainer.remove_callback(PrinterCallback)
     return trainer

@@ -61,8 +61,8 @@ def t5(gated: bool) -> tuple[T5ForConditionalGeneration, TransductConfig]:
     ours = TransductConfig(
         **SIZES | {"encoder_layers": 3}, vocab_size=VOCABULARY, d_kv=6, norm="rmsnorm", norm_position="pre", norm_eps=1e-6,
         positions="relative_bias", relative_buckets=8, relative_max_distance=20, attention_scale="none", attention_bias=False,
-        ffn_bias=False, scale_embeddings=False, gated_ffn=gated, activation="gelu_new" if gated else "relu", scale_logits=not gated,
-        final_dropout=True, tie_embeddings="source_target" if gated else "all",
+        ffn_bias=False, scale_embeddings=False, gated_ffn=gated, activation="gelu_new" if gated else "relu",
+        scale_logits=not gated, final_dropout=True, tie_embeddings="source_target" if gated else "all",
     )  # fmt: skip
     model = T5ForConditionalGeneration(theirs)
     if gated:  # transformers 5 ties what T5 1.1 does not

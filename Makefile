@@ -1,8 +1,8 @@
 # transduct: every command that a user or a contributor needs. Nothing but Python 3.11 or newer (with venv) is required.
-#   make setup | test | test-fast | demo [MINUTES=8] | lint | format | types | bench | clean
+#   make setup | test | test-fast | demo [MINUTES=7.5] | lint | format | types | bench | clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-MINUTES ?= 8
+MINUTES ?= 7.5
 WORKERS ?= 2
 ARGS ?=
 

@@ -39,7 +39,7 @@ def test_a_small_recipe():
 def test_the_example_is_a_recipe():
     recipe = load_recipe(EXAMPLE)
     assert recipe.folder == EXAMPLE.parent
-    assert recipe.training["learning_rate"] == 3e-3
+    assert recipe.training["learning_rate"] == 5e-3
     assert recipe.training["max_tokens_per_batch"] == 2048
     assert recipe.data.train.arguments == {"split": "train"}
 

@@ -74,9 +74,9 @@ class TransductModel(TransductPreTrainedModel):
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError("there are no targets: pass labels, decoder_input_ids or decoder_inputs_embeds")
         options = {"output_attentions": attentions, "output_hidden_states": states}
+        if attention_mask is None and cross_attention_mask is None and segment_ids is None and input_ids is not None:
+            attention_mask = infer_padding_mask(input_ids, self.config.pad_token_id, self.config.eos_token_id)
         if encoder_outputs is None:
-            if attention_mask is None and segment_ids is None and input_ids is not None and not input_ids.is_floating_point():
-                attention_mask = infer_padding_mask(input_ids, self.config.pad_token_id, self.config.eos_token_id)
             encoder_outputs = self.encoder(
                 input_ids, attention_mask, inputs_embeds, position_ids=position_ids, segment_ids=segment_ids, **options
             )

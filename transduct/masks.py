@@ -16,19 +16,19 @@ def infer_padding_mask(input_ids: torch.Tensor, pad_token_id: int | None, eos_to
         bool (B, T), or None where padding cannot be told from text because `pad_token_id` is None or ends sentences too.
     """
     ends = eos_token_id if isinstance(eos_token_id, list) else [eos_token_id]
-    if pad_token_id is None or pad_token_id in ends:
-        return None
+    if pad_token_id is None or pad_token_id in ends or input_ids.ndim != 2 or input_ids.is_floating_point():
+        return None  # ids that are none are refused when they are looked up
     real = input_ids != pad_token_id  # (B, T)
     from_first = real.cumsum(1) > 0
     to_last = real.flip(1).cumsum(1).flip(1) > 0
     return from_first & to_last  # (B, T)
 
 
-def check_mask(name: str, mask: torch.Tensor | None, length: int) -> torch.Tensor | None:
-    """A caller's mask as booleans (B, S), (B, T, S) or (B, 1 or H, T, S).
+def check_mask(name: str, mask: torch.Tensor | None, length: int, *rows: int) -> torch.Tensor | None:
+    """A caller's mask as booleans (B, S), (B, T, S) or (B, 1 or H, T, S), for S = `length` and any B of `rows`.
 
     Raises:
-        ValueError: for a wrong number of dimensions, a wrong length, or a floating-point mask per query.
+        ValueError: for a wrong number of dimensions or rows, a wrong length, or an additive mask.
     """
     if mask is None:
         return None
@@ -41,7 +41,21 @@ def check_mask(name: str, mask: torch.Tensor | None, length: int) -> torch.Tenso
         )
     if mask.shape[-1] != length:
         raise ValueError(f"{name} covers {mask.shape[-1]} tokens, but there are {length}")
-    return mask.bool()
+    if mask.shape[0] not in (1, *rows):
+        raise ValueError(f"{name} has {mask.shape[0]} rows, but there are {rows[0]}")
+    if mask.is_floating_point() and not torch.compiler.is_compiling() and bool((mask < 0).any()):
+        raise ValueError(f"{name} holds negative numbers: it looks additive; pass 1 at real tokens and 0 at padding instead")
+    return mask.bool().expand(rows[0], -1) if mask.ndim == 2 else mask.bool()
+
+
+def check_shape(name: str, tensor: torch.Tensor | None, rows: int, length: int) -> None:
+    """Refuse positions, segment ids or labels that are not (rows, length); one row may stand for all positions.
+
+    Raises:
+        ValueError: naming the shape.
+    """
+    if tensor is not None and tuple(tensor.shape) not in ((rows, length), *([(1, length)] if "position" in name else [])):
+        raise ValueError(f"{name} of shape {tuple(tensor.shape)} must have one entry for each of ({rows}, {length}) tokens")
 
 
 def is_trivial(mask: torch.Tensor) -> bool:

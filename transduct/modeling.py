@@ -26,6 +26,7 @@ from .classification import (
 from .configuration import TransductConfig
 from .generation import TransductGenerationMixin
 from .loss import IGNORE_INDEX, cross_entropy, cross_entropy_of_logits
+from .masks import check_shape
 from .pretrained import TransductPreTrainedModel, one_cache
 from .stacks import Decoder, check_ids
 
@@ -66,7 +67,8 @@ class OutputProjection(TransductPreTrainedModel):
         self, hidden: torch.Tensor, labels: torch.Tensor, num_items: torch.Tensor | int | None, logits: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Summed over targets and divided by `num_items`, or by their number here; from the logits where they exist anyway."""
-        labels = labels.to(hidden.device)
+        check_shape("labels", labels, *hidden.shape[:2])
+        labels = labels.to(hidden.device, torch.long)
         smoothing, z_loss = self.config.label_smoothing, self.config.z_loss
         if logits is not None:
             return cross_entropy_of_logits(logits, labels, smoothing, z_loss, num_items)

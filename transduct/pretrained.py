@@ -88,16 +88,24 @@ class TransductPreTrainedModel(PreTrainedModel):
     def _finalize_model_loading(model, load_config, loading_info):
         """As in transformers, then refuse a checkpoint that does not fit instead of continuing with random weights."""
         tied = set(model.all_tied_weights_keys)
+        if loading_info.mismatched_keys and not load_config.ignore_mismatched_sizes:
+            misshapen = sorted(
+                f"{key}: {tuple(stored)}, not {tuple(wanted)}" for key, stored, wanted in loading_info.mismatched_keys
+            )
+            raise ValueError(
+                f"{load_config.pretrained_model_name_or_path}: weights of another shape than the config says: {misshapen}"
+            )
         loading_info = PreTrainedModel._finalize_model_loading(model, load_config, loading_info)
-        missing = {key for key in loading_info.missing_keys if not (model.new_head and key.startswith(model.new_head))}
+        missing = set(loading_info.missing_keys)
+        head = {key for key in model.state_dict() if model.new_head and key.startswith(model.new_head)}
+        if head <= missing and type(model).__name__ not in (model.config.architectures or ()):
+            missing -= head  # of a checkpoint of another class: yet to be trained
         untied = tied - set(model.all_tied_weights_keys)
         problems = []
         if missing:
             problems.append(f"weights are missing: {sorted(missing)}")
         if loading_info.unexpected_keys:
             problems.append(f"weights that the config has no place for: {sorted(loading_info.unexpected_keys)}")
-        if loading_info.mismatched_keys and not load_config.ignore_mismatched_sizes:
-            problems.append(f"weights of another shape than the config says: {sorted(map(str, loading_info.mismatched_keys))}")
         if untied:
             tie = f"tie_embeddings={model.config.tie_embeddings!r}"
             problems.append(f"weights that {tie} ties, stored with different values: {sorted(untied)}")

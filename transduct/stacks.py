@@ -20,6 +20,7 @@ from .masks import (
     TokenLayout,
     causal_mask,
     check_mask,
+    check_shape,
     is_right_padded,
     is_trivial,
     positions_from_mask,
@@ -84,11 +85,13 @@ class Stack(nn.Module):
             raise ValueError(f"pass exactly one of {prefix}input_ids and {prefix}inputs_embeds")
         if input_ids is not None:
             check_ids(f"{prefix}input_ids", input_ids, self.embed_tokens.num_embeddings)
-            return self.embed_tokens(input_ids)  # (B, T, D)
+            return self.embed_tokens(input_ids.long())  # (B, T, D)
         assert inputs_embeds is not None
-        if inputs_embeds.ndim != 3 or 0 in inputs_embeds.shape:
-            shape = tuple(inputs_embeds.shape)
-            raise ValueError(f"{prefix}inputs_embeds must be a non-empty batch (rows, tokens, d_model), not of shape {shape}")
+        shape, width = tuple(inputs_embeds.shape), self.embed_tokens.embedding_dim
+        if len(shape) != 3 or 0 in shape or shape[2] != width:
+            raise ValueError(
+                f"{prefix}inputs_embeds must be a non-empty batch (rows, tokens, d_model={width}), not of shape {shape}"
+            )
         return inputs_embeds
 
     def add_positions(self, embeddings: torch.Tensor, positions: torch.Tensor, length: int | None) -> torch.Tensor:
@@ -193,9 +196,11 @@ class Encoder(Stack):
             `last_hidden_state` (B, S, D), zero at padding; a row of nothing but padding is all zero.
         """
         embeddings = self.embed("", input_ids, inputs_embeds)  # (B, S, D)
-        length = embeddings.shape[1]
+        batch, length = embeddings.shape[:2]
         slots = torch.arange(length, device=embeddings.device)[None]  # (1, S)
-        mask = check_mask("attention_mask", attention_mask, length)
+        check_shape("position_ids", position_ids, batch, length)
+        check_shape("segment_ids", segment_ids, batch, length)
+        mask = check_mask("attention_mask", attention_mask, length, batch)
         if mask is not None and is_trivial(mask):
             mask = None
         padding = mask if mask is not None and mask.ndim == 2 else None if segment_ids is None else segment_ids != 0  # (B, S)
@@ -256,14 +261,16 @@ class Decoder(Stack):
             `last_hidden_state` (B*N, T, D), and `cache` unless it is not wanted.
         """
         embeddings = self.embed(self.prefix, input_ids, inputs_embeds)  # (B*N, T, D)
-        length = embeddings.shape[1]
+        batch, length = embeddings.shape[:2]
+        check_shape(f"{self.prefix}position_ids", position_ids, batch, length)
+        check_shape(f"{self.prefix}segment_ids", segment_ids, batch, length)
         cache = self.prepare_cache(cache, use_cache, segment_ids)
         past = 0 if cache is None else cache.get_seq_length()  # a tensor for static caches
         key_length = length if cache is None else cache.get_mask_sizes(length, 0)[0]
         slots = torch.arange(length, device=embeddings.device) + past  # (T)
         end = past + length if isinstance(past, int) else None
         is_first = key_length == end and past == 0
-        mask = self.check_mask(attention_mask, key_length, end, is_first)
+        mask = self.check_mask(attention_mask, batch, length, past, key_length)
         padding = mask if mask is not None and mask.ndim == 2 else None if segment_ids is None else segment_ids != 0
         layout = TokenLayout.from_mask(padding) if is_first else None
         if layout is not None and mask is not None and mask is padding and prefix_mask is None and is_right_padded(mask):
@@ -319,11 +326,22 @@ class Decoder(Stack):
         own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         return positions, remember_positions(own, positions, past, key_length)
 
-    def check_mask(self, mask: torch.Tensor | None, key_length: int, end: int | None, is_first: bool) -> torch.Tensor | None:
-        """A caller's mask over all `key_length` keys; one that hides nothing is dropped before the first token."""
-        if mask is not None and key_length != end and mask.shape[-1] < key_length:
+    def check_mask(
+        self, mask: torch.Tensor | None, batch: int, length: int, past: int | torch.Tensor, key_length: int
+    ) -> torch.Tensor | None:
+        """A caller's mask over all `key_length` keys; one that hides nothing is dropped before the first token.
+
+        Raises:
+            ValueError: for a wrong form, or if it does not cover the tokens in the cache as well as the new ones.
+        """
+        known = isinstance(past, int) or (past.device.type == "cpu" and not torch.compiler.is_compiling())
+        if mask is not None and known and mask.shape[-1] < int(past) + length:
+            covered = f"{mask.shape[-1]} tokens, but there are {int(past) + length}"
+            raise ValueError(f"{self.prefix}attention_mask covers {covered}, {int(past)} of them in the cache")
+        if mask is not None and mask.shape[-1] < key_length:
             mask = F.pad(mask, (0, key_length - mask.shape[-1]))  # a static cache has room for tokens to come
-        mask = check_mask(f"{self.prefix}attention_mask", mask, key_length)
+        mask = check_mask(f"{self.prefix}attention_mask", mask, key_length, batch)
+        is_first = isinstance(past, int) and past == 0 and key_length == length
         return None if mask is not None and is_first and is_trivial(mask) else mask
 
     def self_mask(self, mask, slots: torch.Tensor, key_length: int, end: int | None, segment_ids, prefix_mask):
@@ -336,7 +354,7 @@ class Decoder(Stack):
         allowed = causal_mask(slots, key_length)  # (1, 1, T, past + T)
         if prefix_mask is not None:
             prefix_mask = F.pad(prefix_mask, (0, key_length - prefix_mask.shape[1]))  # later tokens are no prefix
-            prefix = check_mask("prefix_mask", prefix_mask, key_length)
+            prefix = check_mask("prefix_mask", prefix_mask, key_length, prefix_mask.shape[0])
             assert prefix is not None
             allowed = allowed | to_four_dimensions(prefix)
         if segment_ids is not None:
@@ -352,7 +370,8 @@ class Decoder(Stack):
         sources, source_length = memory.shape[:2]
         if shape[0] % sources:
             raise ValueError(f"{shape[0]} target rows cannot be shared out evenly among {sources} sources")
-        mask = check_mask("the source's attention mask", mask, source_length)
+        rows = (sources,) if mask is None or mask.ndim == 2 else (sources, shape[0])
+        mask = check_mask("the source's attention mask", mask, source_length, *rows)
         if mask is not None and not stored and is_trivial(mask):
             mask = None
         padding = mask if mask is not None and mask.ndim == 2 else None

@@ -7,6 +7,7 @@
 - Padding that no mask announces is inferred from the padding token, as in `forward`.
 """
 
+from functools import wraps
 from typing import Any
 
 import torch
@@ -23,8 +24,32 @@ EXTRA_TOKENS = 50
 SOURCE_ARGUMENTS = ("attention_mask", "cross_attention_mask", "encoder_outputs", "inputs_embeds", "position_ids")
 
 
+def forget_defaults(config: GenerationConfig) -> None:
+    """Unset what the library wrote into `config` in place of None, where it did so for every option that has a default.
+
+    `Seq2SeqTrainer` does after its first generated batch. Its 20 tokens would then count as chosen: they would cut all later
+    batches, and be saved with the model. The other options mean the same unset. A `max_length` of 20 of one's own survives
+    unless it goes through such a trainer; `max_new_tokens` always does.
+    """
+    defaults = {name: value for name, value in GenerationConfig._get_default_generation_params().items() if value is not None}
+    if all(getattr(config, name, None) is not None for name in defaults):
+        for name, value in defaults.items():
+            if getattr(config, name) == value:
+                setattr(config, name, None)
+
+
 class TransductGenerationMixin(GenerationMixin):
     """`generate` for models whose decoder rows are N consecutive ones per source."""
+
+    @wraps(GenerationMixin.generate)
+    def generate(self, *args: Any, **kwargs: Any):
+        forget_defaults(self.generation_config)
+        return super().generate(*args, **kwargs)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """As of any model, with a `generation_config.json` that holds what was chosen."""
+        forget_defaults(self.generation_config)
+        super().save_pretrained(*args, **kwargs)
 
     def _maybe_prepare_encoder_kwargs_for_generation(self, inputs_tensor, model_kwargs, model_input_name, generation_config):
         """Settle the source's mask before anything is encoded; one that hides nothing is dropped here, once."""

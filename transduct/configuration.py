@@ -307,8 +307,8 @@ class TransductConfig(PreTrainedConfig):
         return self.tie_embeddings != "none"
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
-        """The decoder's own sizes under the general names, for transformers' caches and masks."""
-        if not (decoder and not encoder and self.is_encoder_decoder):
+        """The decoder's own sizes under the general names, for transformers' caches and masks; also of a decoder alone."""
+        if not decoder or encoder:
             return self
         view = copy.copy(self)
         view.__dict__.update(  # past the validation: a view for reading, not a config of its own

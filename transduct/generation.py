@@ -2,16 +2,17 @@
 
 - The beams and samples of a source share its encoder states, masks and cross-attention cache (see `cache.py`): only the decoder's
   inputs are repeated.
-- A default `generate` may produce as many tokens as the source has, plus 50 (Vaswani et al. 2017, section 6.1), never the
-  library's 20; learned positions end it earlier. A limit that positions cannot reach is an error before decoding starts.
+- A default `generate` may produce as many tokens as a row's own source has, plus 50 (Vaswani et al. 2017, section 6.1), never
+  the library's 20; learned positions end it earlier. A limit that positions cannot reach is an error before decoding starts.
 - Padding that no mask announces is inferred from the padding token, as in `forward`.
 """
 
 from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin
+from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.utils import logging
 
@@ -38,6 +39,21 @@ def forget_defaults(config: GenerationConfig) -> None:
                 setattr(config, name, None)
 
 
+class SourceLengthCriteria(StoppingCriteria):
+    """Ends each row at a length of its own, so that the padding of a batch has no say in it.
+
+    Args:
+        limits: tokens (B) in all, prompt included, for the targets of each source.
+    """
+
+    def __init__(self, limits: torch.Tensor):
+        self.limits = limits
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        candidates = input_ids.shape[0] // self.limits.shape[0]
+        return input_ids.shape[1] >= self.limits.to(input_ids.device).repeat_interleave(candidates)  # (rows)
+
+
 class TransductGenerationMixin(GenerationMixin):
     """`generate` for models whose decoder rows are N consecutive ones per source."""
 
@@ -55,10 +71,11 @@ class TransductGenerationMixin(GenerationMixin):
         """Settle the source's mask before anything is encoded; one that hides nothing is dropped here, once."""
         if self.config.is_encoder_decoder:
             mask = model_kwargs.pop("attention_mask", None)
-            if mask is None and model_input_name == "input_ids" and model_kwargs.get("encoder_outputs") is None:
+            if mask is None and model_input_name == "input_ids":
                 mask = infer_padding_mask(inputs_tensor, self.config.pad_token_id, self.config.eos_token_id)
-            if mask is not None and not is_trivial(mask):
+            if mask is not None and not (is_trivial(mask) and mask.shape[-1] == inputs_tensor.shape[1]):
                 model_kwargs["attention_mask"] = mask
+                generation_config._source_lengths = mask.sum(1)  # (B)
         return super()._maybe_prepare_encoder_kwargs_for_generation(
             inputs_tensor, model_kwargs, model_input_name, generation_config
         )
@@ -81,8 +98,15 @@ class TransductGenerationMixin(GenerationMixin):
         self, generation_config, has_default_max_length, has_default_min_length, model_input_name, input_ids_length, inputs_tensor
     ):
         limit = self.config.max_positions + 1 if self.config.positions == "learned" else None  # the last token is never read
+        if limit is not None and input_ids_length >= limit:
+            raise ValueError(
+                f"a prompt of {input_ids_length} tokens leaves none to generate within max_positions={self.config.max_positions}"
+            )
         if has_default_max_length and generation_config.max_new_tokens is None:
             generation_config.max_new_tokens = inputs_tensor.shape[1] + EXTRA_TOKENS
+            lengths = getattr(generation_config, "_source_lengths", None)
+            if lengths is not None:
+                generation_config._row_limits = lengths + EXTRA_TOKENS + input_ids_length  # (B)
             if limit is not None:
                 generation_config.max_new_tokens = min(generation_config.max_new_tokens, limit - input_ids_length)
         generation_config = super()._prepare_generated_length(
@@ -94,6 +118,13 @@ class TransductGenerationMixin(GenerationMixin):
                 f"{self.config.max_positions} learned positions can decode; ask for at most {limit - input_ids_length} new tokens"
             )
         return generation_config
+
+    def _get_stopping_criteria(self, generation_config, stopping_criteria, tokenizer=None) -> StoppingCriteriaList:
+        criteria = super()._get_stopping_criteria(generation_config, stopping_criteria, tokenizer)
+        limits = getattr(generation_config, "_row_limits", None)
+        if limits is not None:
+            criteria.append(SourceLengthCriteria(limits))
+        return criteria
 
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict, generation_mode, batch_size: int, max_cache_length: int
@@ -107,6 +138,11 @@ class TransductGenerationMixin(GenerationMixin):
         encoder_decoder = self.config.is_encoder_decoder
         model_kwargs["cache"] = TransductCache() if encoder_decoder else Cache(layer_class_to_replicate=PreallocatedLayer)
         return None
+
+    def compute_transition_scores(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As in transformers, where flat indices are counted in the source's vocabulary, but in the target's."""
+        target = SimpleNamespace(config=self.config.get_text_config(decoder=True))
+        return GenerationMixin.compute_transition_scores(target, *args, **kwargs)
 
     def _reorder_cache(self, cache: Cache, beam_idx: torch.LongTensor) -> Cache:
         """Beams move within their source, so of any kind of cache only the self-attention part is re-ordered."""

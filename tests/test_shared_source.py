@@ -254,3 +254,18 @@ def test_the_search_has_something_to_find():
                 winners.add((seed, *max(hypotheses, key=lambda tokens: hypotheses[tokens] / len(tokens) ** penalty)))
     assert missed > 0
     assert len(winners) > 6
+
+
+@pytest.mark.parametrize("search_name", ["greedy", "beam", "n_best", "early"])
+def test_the_default_length_of_a_row_does_not_depend_on_its_batch(search_name):
+    """Random models rarely end; each row stops at its own source's length + 50, whatever the padding."""
+    model = build(TransductForConditionalGeneration, tiny(eos_token_id=None), seed=0)
+    ids, mask = pad_rows(SOURCES)
+    options = SEARCHES[search_name]
+    together = model.generate(input_ids=ids, attention_mask=mask, **options)
+    copies = options.get("num_return_sequences", 1)
+    for row, source in enumerate(SOURCES):
+        alone = model.generate(input_ids=source[None], **options)
+        assert alone.shape[1] == 1 + len(source) + 50
+        for copy in range(copies):
+            assert together[row * copies + copy, : alone.shape[1]].tolist() == alone[copy].tolist()

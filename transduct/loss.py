@@ -45,10 +45,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 grad_weight.addmm_(grad_logits.t(), rows)  # (V, D)
             elif grad_weight is not None:  # half precision: add up in float32
                 grad_weight += grad_logits.t() @ rows  # (V, D)
-        ctx.gradients = tuple(
-            None if gradient is None else gradient.to(of.dtype)
-            for gradient, of in ((grad_hidden, hidden), (grad_weight, weight), (grad_bias, bias))
-        )
+        ctx.dtype = hidden.dtype
+        gradients: tuple[torch.Tensor | None, ...] = (grad_hidden, grad_weight, grad_bias)
+        if hidden.dtype != torch.float16:  # where a sum over many targets overflows: only after its division by N
+            gradients = tuple(None if gradient is None else gradient.to(hidden.dtype) for gradient in gradients)
+        ctx.gradients = gradients
         return total
 
     @staticmethod
@@ -57,7 +58,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
             raise RuntimeError("the loss was already differentiated once; call forward again")
-        return *(None if g is None else g.mul_(grad_total.to(g.dtype)) for g in gradients), None, None, None, None
+        return *(None if g is None else g.mul_(grad_total.to(g.dtype)).to(ctx.dtype) for g in gradients), None, None, None, None
 
 
 def _sum_of_losses(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float, z_loss: float):

@@ -2,11 +2,13 @@
 
 import re
 
+import numpy as np
 from adapter import Adapter
 
 from transduct import TransductConfig, TransductForConditionalGeneration, TransductTokenizer
 from transduct.positions import sinusoid_table
 from transduct.training import Seq2SeqCollator, TransductTrainer
+from transduct.training.objectives import denoising, spans
 
 WORDS = "the a cat dog sat on mat ran far away and then café straße . , ! ? < > /"
 
@@ -87,3 +89,30 @@ class Bart(TransductAdapter):
 
 def make():
     return [Vaswani(), T5(), Bart()]
+
+
+class Objectives:
+    """T5's and BART's noise on plain lists, where each token is a word."""
+
+    def span_lengths(self, inputs_length, noise_density=0.15, mean_span=3.0):
+        return spans.span_corruption_lengths(inputs_length, noise_density, mean_span)
+
+    def noise_mask(self, length, noise_density, mean_span, rng):
+        return spans.noise_mask(length, noise_density, mean_span, rng)
+
+    def corrupt(self, ids, mask, sentinels, eos):
+        inputs, targets = spans.corrupt(np.asarray(ids, dtype=np.int64), np.asarray(mask, dtype=bool), sentinels, eos)
+        return inputs.tolist(), targets.tolist()
+
+    def infill(self, ids, special, ratio, lam, mask_id, rng):
+        fixed = np.asarray(special, dtype=bool)
+        return denoising.infill(np.asarray(ids, dtype=np.int64), fixed, ~fixed, ratio, lam, mask_id, rng).tolist()
+
+    def permute(self, ids, ends, rng, ratio=1.0):
+        ids = np.asarray(ids, dtype=np.int64)
+        fixed = np.arange(len(ids)) % max(len(ids) - 1, 1) == 0  # the first and the last
+        return denoising.permute_sentences(ids, fixed, np.isin(ids, list(ends)), ratio, rng).tolist()
+
+
+def objectives():
+    return Objectives()

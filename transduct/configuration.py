@@ -209,7 +209,9 @@ class TransductConfig(PreTrainedConfig):
                 f"This config has keys that this version of transduct does not know: {newer}. They are ignored; "
                 "install the version that wrote it if the model should behave as it did there."
             )
-        return super().from_dict({k: v for k, v in config_dict.items() if k not in newer}, **kwargs)
+        result = super().from_dict({k: v for k, v in config_dict.items() if k not in newer}, **kwargs)
+        (result[0] if isinstance(result, tuple) else result).validate_architecture()  # overrides were set after the file's values
+        return result
 
     def validate_architecture(self):
         """Rules that span fields. Each error names the field, its value and the rule."""

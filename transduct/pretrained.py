@@ -34,6 +34,10 @@ class TransductPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _can_compile_fullgraph = True
 
+    def __init__(self, config: TransductConfig, *args, **kwargs):
+        config.validate_architecture()  # its fields may have been set one by one since it was made
+        super().__init__(config, *args, **kwargs)
+
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module; standard deviations by scheme:
 

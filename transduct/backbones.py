@@ -13,7 +13,53 @@ from .pretrained import TransductPreTrainedModel, one_cache
 from .stacks import Decoder, Encoder
 
 
-class TransductModel(TransductPreTrainedModel):
+class ResizableVocabularies(TransductPreTrainedModel):
+    """Resizing, for the models with an encoder and a decoder."""
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize every matrix of the vocabulary; of the source's only, if the target has a vocabulary of its own."""
+        if self.config.tie_embeddings in ("all", "source_target"):
+            resized = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+            if self.config.decoder_vocab_size is not None:
+                self.config.decoder_vocab_size = resized.num_embeddings
+            return resized
+        resized = self._get_resized_embeddings(self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.set_input_embeddings(resized)
+        self.config.vocab_size = resized.num_embeddings
+        if self.config.decoder_vocab_size is None:
+            self._resize_target(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        return resized
+
+    def resize_decoder_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the matrices of the target's own vocabulary.
+
+        Raises:
+            ValueError: if source and target share a vocabulary or its matrix.
+        """
+        if self.config.decoder_vocab_size is None or self.config.tie_embeddings in ("all", "source_target"):
+            raise ValueError(
+                f"source and target share a vocabulary (decoder_vocab_size={self.config.decoder_vocab_size}, "
+                f"tie_embeddings={self.config.tie_embeddings!r}); use resize_token_embeddings"
+            )
+        resized = self._resize_target(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.config.decoder_vocab_size = resized.num_embeddings
+        return resized
+
+    def _resize_target(self, new_num_tokens: int | None, pad_to_multiple_of: int | None, mean_resizing: bool) -> nn.Embedding:
+        decoder, head = self.base_model.decoder, self.get_output_embeddings()
+        resized = self._get_resized_embeddings(decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing)
+        decoder.embed_tokens = resized
+        if head is not None:
+            self.set_output_embeddings(self._get_resized_lm_head(head, resized.num_embeddings, mean_resizing=mean_resizing))
+        self.tie_weights()
+        return resized
+
+
+class TransductModel(ResizableVocabularies):
     """Encoder and decoder without a head."""
 
     _keys_to_ignore_on_load_unexpected = [r"^lm_head\."]

@@ -9,7 +9,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 
-from .backbones import TransductEncoderModel, TransductModel
+from .backbones import ResizableVocabularies, TransductEncoderModel, TransductModel
 from .configuration import TransductConfig
 from .loss import IGNORE_INDEX
 from .pretrained import TransductPreTrainedModel
@@ -44,7 +44,7 @@ class ClassificationHead(nn.Module):
         return self.out_proj(self.dropout(hidden))  # (B, labels)
 
 
-class TransductForSequenceClassification(TransductPreTrainedModel):
+class TransductForSequenceClassification(ResizableVocabularies):
     """A label of the whole source, from the decoder's state at its last end token: source and target inputs are one text."""
 
     new_head = "classification_head."
@@ -116,7 +116,7 @@ class TransductForSequenceClassification(TransductPreTrainedModel):
         return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
 
 
-class TransductForQuestionAnswering(TransductPreTrainedModel):
+class TransductForQuestionAnswering(ResizableVocabularies):
     """Start and end of the answer in the source, from the decoder's states on the same text."""
 
     new_head = "qa_outputs."

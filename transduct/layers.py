@@ -4,8 +4,8 @@
 - `FeedForward`: `down(activation(up(x)))` (section 3.3) or gated, `down(activation(gate(x)) * up(x))` (arXiv 2002.05202).
 - `RMSNorm`: arXiv 1910.07467, computed in at least float32.
 
-Half precision: a sublayer's output is clamped to float16's range, because a few T5 checkpoints exceed it; norms and softmax run
-in float32; bfloat16 has float32's range and needs nothing.
+Half precision: a feed-forward's products and every sublayer's output are clamped to float16's range, because a few T5 checkpoints
+exceed it; norms and softmax run in float32; bfloat16 has float32's range and needs nothing.
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.gate_proj is None:
-            inner = self.activation(self.up_proj(hidden))  # (..., F)
-        else:
-            inner = self.activation(self.gate_proj(hidden)) * self.up_proj(hidden)  # (..., F)
+            inner = self.activation(clamp_to_half(self.up_proj(hidden)))  # (..., F)
+        else:  # infinity times 0 would be no number
+            inner = self.activation(clamp_to_half(self.gate_proj(hidden))) * clamp_to_half(self.up_proj(hidden))  # (..., F)
         return self.down_proj(self.dropout(clamp_to_half(inner)))  # (..., D)

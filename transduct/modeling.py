@@ -15,7 +15,7 @@ from torch import nn
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput, Seq2SeqLMOutput
 
-from .backbones import TransductEncoderModel, TransductModel
+from .backbones import ResizableVocabularies, TransductEncoderModel, TransductModel
 from .classification import (
     TransductForQuestionAnswering,
     TransductForSequenceClassification,
@@ -76,7 +76,7 @@ class OutputProjection(TransductPreTrainedModel):
         return cross_entropy(states, head.weight, labels, head.bias, smoothing, z_loss, num_items)
 
 
-class TransductForConditionalGeneration(TransductGenerationMixin, OutputProjection):
+class TransductForConditionalGeneration(TransductGenerationMixin, ResizableVocabularies, OutputProjection):
     """Encoder, decoder and output projection: the model of the papers."""
 
     def __init__(self, config: TransductConfig):
@@ -167,43 +167,6 @@ class TransductForConditionalGeneration(TransductGenerationMixin, OutputProjecti
         output = Seq2SeqLMOutput(loss=loss, logits=logits, **without(outputs, "last_hidden_state"))
         return output if return_dict else output.to_tuple()
 
-    def resize_token_embeddings(
-        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Resize every matrix of the vocabulary; of the source's only, if the target has a vocabulary of its own."""
-        if self.config.tie_embeddings in ("all", "source_target"):
-            return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        resized = self._get_resized_embeddings(self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing)
-        self.set_input_embeddings(resized)
-        self.config.vocab_size = resized.num_embeddings
-        if self.config.decoder_vocab_size is None:
-            self._resize_target(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        return resized
-
-    def resize_decoder_token_embeddings(
-        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Resize the matrices of the target's own vocabulary.
-
-        Raises:
-            ValueError: if there is only one vocabulary.
-        """
-        if self.config.decoder_vocab_size is None:
-            raise ValueError("decoder_vocab_size is None: source and target share a vocabulary; use resize_token_embeddings")
-        resized = self._resize_target(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        self.config.decoder_vocab_size = resized.num_embeddings
-        return resized
-
-    def _resize_target(self, new_num_tokens: int | None, pad_to_multiple_of: int | None, mean_resizing: bool) -> nn.Embedding:
-        decoder = self.model.decoder
-        decoder.embed_tokens = self._get_resized_embeddings(
-            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
-        size = decoder.embed_tokens.num_embeddings
-        self.lm_head = self._get_resized_lm_head(self.lm_head, size, mean_resizing=mean_resizing)
-        self.tie_weights()
-        return decoder.embed_tokens
-
 
 class TransductForMaskedLM(OutputProjection):
     """The encoder with an output projection, for masked language modelling."""
@@ -274,6 +237,14 @@ class TransductForCausalLM(TransductGenerationMixin, OutputProjection):
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.decoder.embed_tokens = value
+
+    def resize_token_embeddings(self, *args, **kwargs) -> nn.Embedding:
+        """Resize the decoder's vocabulary, which is the target's where there are two."""
+        of_source = self.config.vocab_size
+        resized = super().resize_token_embeddings(*args, **kwargs)
+        if self.config.decoder_vocab_size is not None:
+            self.config.vocab_size, self.config.decoder_vocab_size = of_source, resized.num_embeddings
+        return resized
 
     def forward(
         self,

@@ -82,14 +82,14 @@ class ObjectiveCollator:
         """What the objective makes of a row in this epoch."""
         if "input_ids" not in feature:
             raise ValueError(f"a row has the columns {sorted(feature)}: an objective needs input_ids")
-        if feature.get("labels") is not None:
-            raise ValueError(
-                "a row has labels, which an objective makes itself: remove the column, or train without an objective"
-            )
         if (mask := feature.get("attention_mask")) is not None and not np.all(mask):
             raise ValueError("a row has padding, which would be taken for text: tokenize without padding")
+        other = {name: value for name, value in feature.items() if name not in (*ABOUT_THE_TEXT, self.index_column)}
+        if other.pop("labels", None) is not None:
+            if self.labelled == "keep":
+                return {**other, "labels": feature["labels"]}
+            raise ValueError('a row has labels, which an objective makes: remove them, or keep such rows with labelled="keep"')
         ids = token_ids(feature["input_ids"])
-        other = {name: value for name, value in feature.items() if name not in (*ABOUT_THE_TEXT, "labels", self.index_column)}
         return {**other, **self.objective(ids, example_generator(self.seed, self.epoch, self._index(feature, ids)))}
 
     def _index(self, feature: Mapping[str, Any], ids: np.ndarray) -> int:

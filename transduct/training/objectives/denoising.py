@@ -82,7 +82,7 @@ class TokenMasking(Noise):
     def _masked(self, ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """The text with masks (n,), and the places that were chosen."""
         free = np.flatnonzero(~self.text.is_fixed(ids))
-        count = min(max(round(self.share * len(free)), self.share > 0), len(free))
+        count = min(max(round(self.share * len(free)), int(self.share > 0)), len(free))
         chosen = free[rng.choice(len(free), count, replace=False, shuffle=False)] if count else free[:0]
         fate = rng.random(count)
         noisy = ids.copy()

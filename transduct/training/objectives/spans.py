@@ -73,7 +73,8 @@ def span_corruption_lengths(inputs_length: int, density: float, mean_span: float
 
     Returns:
         The tokens of text, without an end token, and those of the labels with sentinels and end token. (512, 0.15, 3) gives
-        (568, 114). Where T5's own helper rounds to no span at all, the one span that a text always has is counted here.
+        (568, 114). As in T5's released code, at density 0.5 the labels are not a token longer than the input: (512, 0.5, 3)
+        gives (766, 512). Where that code rounds to no span at all, the one span that a text always has is counted here.
 
     Raises:
         ValueError: for arguments out of range.
@@ -89,6 +90,8 @@ def span_corruption_lengths(inputs_length: int, density: float, mean_span: float
     raw = inputs_length - 1  # there are no more sentinels than hidden tokens, so this always fits
     while lengths(raw + 1)[0] <= inputs_length:
         raw += 1
+    if density == 0.5 and lengths(raw)[1] > inputs_length:
+        raw -= 1
     return raw, lengths(raw)[1]
 
 

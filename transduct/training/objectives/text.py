@@ -18,15 +18,16 @@ import numpy as np
 
 from transduct.tokenization import TransductTokenizer
 
-SPACE, GLUE, UNSPACED, MARK, FULL_STOP, CLOSING = 1, 2, 4, 8, 16, 32
+SPACE, GLUE, UNSPACED, MARK, FULL_STOP, CLOSING, QUOTE = 1, 2, 4, 8, 16, 32, 64
 """Classes of characters, as bits: white space; space that breaks no line; letters of scripts without spaces; marks that end a
-sentence before white space; marks that always do; what may close behind a mark."""
+sentence before white space; marks that always do; what closes behind a mark; quotes that close only before white space."""
 
 _SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _GLUE = "\xa0\u202f"
 _MARKS = ".!?…‥‼‽⁇⁈⁉．"
 _FULL_STOPS = "。｡！？؟۔।॥։።፧။។៕᠃᠉\u0f0d\u0f0e᙮꓿꘎꘏"
-_CLOSING = "\"')]}”’»“‘«›‹）］｝」』】》〉〕｣＂＇" + _GLUE
+_QUOTES = "“‘«‹"  # they close in German and Danish, and open in Chinese
+_CLOSING = "\"')]}”’»›）］｝」』】》〉〕｣＂＇" + _GLUE
 _UNSPACED_LETTERS = (
     *((0x0E01, 0x0E30), (0x0E32, 0x0E33), (0x0E40, 0x0E46)),  # Thai, without the marks above and below
     *((0x0E81, 0x0EB0), (0x0EB2, 0x0EB3), (0x0EC0, 0x0EC6), (0x0F40, 0x0F6C)),  # Lao, Tibetan
@@ -122,13 +123,13 @@ class TokenText:
         ends = np.zeros(len(ids), dtype=bool)
         if not codes.size:
             return ends
-        marks = _has(codes, MARK | FULL_STOP)
-        before = np.maximum.accumulate(np.where(_has(codes, CLOSING), 0, np.arange(len(codes))))  # last that closes nothing
-        tail = marks[before]  # a mark, or what closes behind it
         breaks = _has(codes, SPACE) & ~_has(codes, GLUE)
-        last_of_tail = tail & ~np.append(tail[1:], False)
-        goes_on = ~np.append(breaks[1:], True) & ~_has(codes, FULL_STOP)[before]
-        ends[token_of_byte[last_byte[last_of_tail & ~goes_on]]] = True
+        before_break = np.append(breaks[1:], True)
+        closing = _has(codes, CLOSING) | (_has(codes, QUOTE) & before_break)
+        mark = np.maximum.accumulate(np.where(closing, 0, np.arange(len(codes))))  # the last character that closes nothing
+        tail = _has(codes, MARK | FULL_STOP)[mark]  # a mark, or what closes behind it
+        last_of_tail = tail & ~np.append(tail[1:], False) & (before_break | _has(codes, FULL_STOP)[mark])
+        ends[token_of_byte[last_byte[last_of_tail]]] = True
         return ends & ~self.is_fixed(ids)
 
     def _characters(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -152,7 +153,7 @@ class TokenText:
 def _classes() -> np.ndarray:
     """The classes of each code point, uint8 (0x110000,)."""
     table = np.zeros(0x110000, dtype=np.uint8)
-    members = {SPACE: _SPACES, GLUE: _GLUE, MARK: _MARKS, FULL_STOP: _FULL_STOPS, CLOSING: _CLOSING}
+    members = {SPACE: _SPACES, GLUE: _GLUE, MARK: _MARKS, FULL_STOP: _FULL_STOPS, CLOSING: _CLOSING, QUOTE: _QUOTES}
     for bit, characters in members.items():
         table[[ord(character) for character in characters]] |= bit
     for first, last in _UNSPACED_LETTERS:

@@ -59,6 +59,14 @@ def test_plain_arguments_keep_the_inherited_batches_and_schedule(tmp_path):
     assert type(trainer.lr_scheduler).__name__ == "LambdaLR"
 
 
+@pytest.mark.parametrize("option", ["label_smoothing", "z_loss"])
+def test_refuses_two_losses_at_once(tmp_path, option):
+    trainer = tiny_trainer(tmp_path, max_steps=1, label_smoothing_factor=0.1)
+    setattr(trainer.model.config, option, 0.05)
+    with pytest.raises(ValueError, match=option):
+        trainer.train()
+
+
 def test_the_papers_schedule(tmp_path):
     note = Note()
     trainer = tiny_trainer(tmp_path, max_tokens_per_batch=40, schedule="vaswani", warmup_steps=4, max_steps=9)

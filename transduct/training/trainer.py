@@ -27,7 +27,12 @@ class TransductTrainer(Seq2SeqTrainer):
     lr_scheduler: Any
 
     def get_train_dataloader(self) -> DataLoader:
-        """The inherited loader; with `max_tokens_per_batch`, one with batches by cost, the same order for the same seed."""
+        """The inherited loader; with `max_tokens_per_batch`, one with batches by cost, the same order for the same seed.
+
+        Raises:
+            ValueError: if `label_smoothing_factor` would make the model's own label smoothing or z-loss an ignored option.
+        """
+        refuse_ignored_loss(self.args.label_smoothing_factor, self.model.config)
         loader = super().get_train_dataloader()
         if not isinstance(self.args, TransductTrainingArguments) or self.args.max_tokens_per_batch is None:
             return loader
@@ -84,6 +89,16 @@ class TransductTrainer(Seq2SeqTrainer):
         with ExactEvaluation(self) as exact:
             output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         return exact.corrected(output, metric_key_prefix)
+
+
+def refuse_ignored_loss(label_smoothing_factor: float, config: Any) -> None:
+    """The trainer's label smoothing takes the labels away from the model, whose own loss options then do nothing."""
+    own = {name: value for name in ("label_smoothing", "z_loss") if (value := getattr(config, name, 0))}
+    if label_smoothing_factor and own:
+        raise ValueError(
+            f"label_smoothing_factor={label_smoothing_factor} replaces the model's loss, so its {own} would be ignored; "
+            "set label_smoothing in the model's config and leave label_smoothing_factor at 0"
+        )
 
 
 def pair_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -212,11 +212,11 @@ class Encoder(Stack):
             own = same_segment(segment_ids, segment_ids)  # (B, 1, S, S)
             mask = own if mask is None else own & mask
         layout = TokenLayout.from_mask(padding)
-        attentions: list | None = [] if output_attentions else None
+        weights: list | None = [] if output_attentions else None
         distances = slots if positions is None else positions  # padding shifts both ends of a distance alike
-        context = self.self_context(mask, False, rows, positions=(distances, distances), query_layout=layout, weights=attentions)
+        context = self.self_context(mask, False, rows, positions=(distances, distances), query_layout=layout, weights=weights)
         hidden, states = self.run_layers(hidden, layout, bool(output_hidden_states), context)
-        output = BaseModelOutput(hidden, states, None if attentions is None else tuple(attentions))
+        output = BaseModelOutput(hidden, states, None if weights is None else tuple(weights))
         return output.to_tuple() if return_dict is False else output
 
 
@@ -281,26 +281,23 @@ class Decoder(Stack):
             rows = slots[None] if padding is None else positions_from_mask(padding).index_select(1, slots)
         hidden = self.add_positions(embeddings, rows, self.reach(positions, past, length, key_length))
 
-        collect = bool(output_attentions)
-        attentions: list | None = [] if collect else None
-        cross_attentions: list | None = [] if collect and encoder_hidden_states is not None else None
+        weights: list | None = [] if output_attentions else None
         distances = self.distances(positions, slots, past, key_length, cache)
         allowed, is_causal = self.self_mask(mask, slots, key_length, end, segment_ids, prefix_mask)
-        context = self.self_context(allowed, is_causal, rows, positions=distances, query_layout=layout, weights=attentions)
+        context = self.self_context(allowed, is_causal, rows, positions=distances, query_layout=layout, weights=weights)
         memory, cross = None, None
         if encoder_hidden_states is not None:
             stored = isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(0, False)
-            memory, cross = self.cross_context(
-                encoder_hidden_states, encoder_attention_mask, encoder_segment_ids, segment_ids, hidden.shape[:2], stored
-            )
-            cross.query_layout, cross.weights = layout, cross_attentions
+            segments = segment_ids, encoder_segment_ids
+            memory, cross = self.cross_context(encoder_hidden_states, encoder_attention_mask, segments, hidden.shape[:2], stored)
+            cross.query_layout, cross.weights = layout, None if weights is None else []
         hidden, states = self.run_layers(hidden, layout, bool(output_hidden_states), memory, context, cross, cache=cache)
         output = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden,
             cache=cache,
             hidden_states=states,
-            attentions=None if attentions is None else tuple(attentions),
-            cross_attentions=None if cross_attentions is None else tuple(cross_attentions),
+            attentions=None if weights is None else tuple(weights),
+            cross_attentions=None if cross is None or cross.weights is None else tuple(cross.weights),
         )
         return output.to_tuple() if return_dict is False else output
 
@@ -361,12 +358,14 @@ class Decoder(Stack):
             allowed = allowed & same_segment(segment_ids, segment_ids)
         return allowed if mask is None else allowed & to_four_dimensions(mask), False
 
-    def cross_context(self, memory, mask, memory_segments, segment_ids, shape, stored: bool):
+    def cross_context(self, memory, mask, segments, shape, stored: bool):
         """The memory as cross-attention takes it, and the context of all layers.
 
         Args:
-            memory: (B, S, D); mask: (B, S), or boolean (B or B*N, T, S); shape: (B*N, T); stored: keys and values are cached.
+            memory: (B, S, D); mask: (B, S), or boolean (B or B*N, T, S); segments: ids of targets and sources, or None each;
+            shape: (B*N, T); stored: keys and values are cached.
         """
+        segment_ids, memory_segments = segments
         sources, source_length = memory.shape[:2]
         if shape[0] % sources:
             raise ValueError(f"{shape[0]} target rows cannot be shared out evenly among {sources} sources")

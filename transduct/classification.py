@@ -12,6 +12,7 @@ from transformers.modeling_outputs import (
 from .backbones import ResizableVocabularies, TransductEncoderModel, TransductModel
 from .configuration import TransductConfig
 from .loss import IGNORE_INDEX
+from .masks import infer_padding_mask
 from .pretrained import TransductPreTrainedModel
 
 
@@ -30,6 +31,25 @@ def shift_right(ids: torch.Tensor, config: TransductConfig) -> torch.Tensor:
     return shifted.masked_fill(shifted == IGNORE_INDEX, config.pad_token_id)
 
 
+def shift_text(ids: torch.Tensor, mask: torch.Tensor | None, config: TransductConfig) -> torch.Tensor:
+    """Decoder inputs (B, T) that are the source itself: shifted right, the start token being before each row's first real one."""
+    shifted = shift_right(ids, config)
+    if mask is None:
+        return shifted
+    assert config.decoder_start_token_id is not None  # checked by shift_right
+    return shifted.masked_fill((mask != 0) & (mask.cumsum(1) == 1), config.decoder_start_token_id)
+
+
+class TextClassifier(ResizableVocabularies):
+    """What the classifiers share whose source and target are one text."""
+
+    def text_mask(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+        """Where the text is (B, T), given or inferred from its padding; None where that is not known."""
+        if attention_mask is None:
+            return infer_padding_mask(input_ids, self.config.pad_token_id, self.config.eos_token_id)
+        return attention_mask if attention_mask.ndim == 2 and attention_mask.shape == input_ids.shape else None
+
+
 class ClassificationHead(nn.Module):
     """Two projections with tanh between (BART, section 3.1; RoBERTa)."""
 
@@ -44,7 +64,7 @@ class ClassificationHead(nn.Module):
         return self.out_proj(self.dropout(hidden))  # (B, labels)
 
 
-class TransductForSequenceClassification(ResizableVocabularies):
+class TransductForSequenceClassification(TextClassifier):
     """A label of the whole source, from the decoder's state at its last end token: source and target inputs are one text."""
 
     new_head = "classification_head."
@@ -80,22 +100,26 @@ class TransductForSequenceClassification(ResizableVocabularies):
         return_dict = self.return_options(None, None, return_dict)[2]
         if input_ids is None:
             raise ValueError("sequence classification needs input_ids: the state at their last end token is classified")
+        text_mask = self.text_mask(input_ids, attention_mask)
         if decoder_input_ids is None:
-            decoder_input_ids = shift_right(input_ids, self.config)
+            decoder_input_ids = shift_text(input_ids, text_mask, self.config)
+            inputs.setdefault("decoder_attention_mask", text_mask)
         inputs.setdefault("use_cache", False)
         outputs = self.model(
             input_ids, attention_mask, decoder_input_ids, return_dict=True,
             output_attentions=output_attentions, output_hidden_states=output_hidden_states, **inputs,
         )  # fmt: skip
-        logits = self.classification_head(self.last_end_state(outputs.last_hidden_state, input_ids))  # (B, labels)
+        logits = self.classification_head(self.last_end_state(outputs.last_hidden_state, input_ids, text_mask))  # (B, labels)
         output = Seq2SeqSequenceClassifierOutput(logits=logits, **without(outputs, "last_hidden_state"))
         if labels is not None:
             output = Seq2SeqSequenceClassifierOutput(loss=self.loss(logits, labels.to(logits.device)), **output)
         return output if return_dict else output.to_tuple()
 
-    def last_end_state(self, hidden: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+    def last_end_state(self, hidden: torch.Tensor, input_ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """The state (B, D) at the last end token of each row."""
         ends = torch.isin(input_ids, torch.tensor(self.config.eos_token_id, device=input_ids.device))  # (B, T)
+        if mask is not None:
+            ends = ends & (mask != 0)
         if not torch.compiler.is_compiling() and not ends.any(1).all():
             raise ValueError(f"every row of input_ids must contain eos_token_id={self.config.eos_token_id}")
         slots = torch.arange(input_ids.shape[1], device=input_ids.device)
@@ -116,7 +140,7 @@ class TransductForSequenceClassification(ResizableVocabularies):
         return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
 
 
-class TransductForQuestionAnswering(ResizableVocabularies):
+class TransductForQuestionAnswering(TextClassifier):
     """Start and end of the answer in the source, from the decoder's states on the same text."""
 
     new_head = "qa_outputs."
@@ -141,10 +165,12 @@ class TransductForQuestionAnswering(ResizableVocabularies):
         return_dict: bool | None = None,
         **inputs,
     ) -> Seq2SeqQuestionAnsweringModelOutput | tuple:
-        """Start and end logits (B, T). Answers outside the text (positions below 0 or from T on) are left out of the loss."""
+        """Start and end logits (B, T). Answers outside the text (below 0, from T on, in padding) are left out of the loss."""
         return_dict = self.return_options(None, None, return_dict)[2]
+        text_mask = None if input_ids is None else self.text_mask(input_ids, attention_mask)
         if decoder_input_ids is None and input_ids is not None:
-            decoder_input_ids = shift_right(input_ids, self.config)
+            decoder_input_ids = shift_text(input_ids, text_mask, self.config)
+            inputs.setdefault("decoder_attention_mask", text_mask)
         inputs.setdefault("use_cache", False)
         outputs = self.model(
             input_ids, attention_mask, decoder_input_ids, return_dict=True,
@@ -153,17 +179,25 @@ class TransductForQuestionAnswering(ResizableVocabularies):
         start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(-1)  # (B, T) each
         loss = None
         if start_positions is not None and end_positions is not None:
-            starts, ends = span_loss(start_logits, start_positions), span_loss(end_logits, end_positions)
-            loss = (starts + ends) / 2
+            starts = span_loss(start_logits, start_positions, text_mask)
+            loss = (starts + span_loss(end_logits, end_positions, text_mask)) / 2
         rest = without(outputs, "last_hidden_state")
         output = Seq2SeqQuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits, **rest)
         return output if return_dict else output.to_tuple()
 
 
-def span_loss(logits: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over the rows of `logits` (B, T) whose position (B) lies in the text; 0 where there are none."""
+def span_loss(logits: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Mean cross-entropy over the rows of `logits` (B, T) whose position (B) lies in the text; 0 where there are none.
+
+    Args:
+        mask: (B, T), where the text is: padding is no candidate, so that it changes no loss.
+    """
     positions = positions.view(-1).to(logits.device)
-    inside = (positions >= 0) & (positions < logits.shape[1])
+    inside = (positions >= 0) & (positions < logits.shape[1])  # (B)
+    if mask is not None:
+        text = mask.to(logits.device) != 0  # (B, T)
+        inside = inside & text.gather(1, positions.clamp(0, logits.shape[1] - 1)[:, None]).squeeze(1)
+        logits = logits.masked_fill(~text & text.any(1, keepdim=True), float("-inf"))
     losses = F.cross_entropy(logits, positions.where(inside, IGNORE_INDEX), ignore_index=IGNORE_INDEX, reduction="sum")
     return losses / inside.sum().clamp(min=1)
 

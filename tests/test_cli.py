@@ -127,7 +127,8 @@ def test_an_unknown_preset_names_its_neighbours(capsys):
     ("arguments", "message"),
     [
         (["describe"], "Missing argument"),
-        (["describe", "t5-small", "--bogus"], "No such option: --bogus"),
+        (["describe", "t5-small", "--bogus"], "No such option: --bogus (see transduct describe --help)"),
+        (["train", "no/such.yaml"], "transduct: no/such.yaml: No such file or directory"),
         (["describe", "t5-small", "--batch-size", "many"], "--batch-size"),
         (["describe", "t5-small", "--batch-size", "0"], "batch_size=0 must be"),
         (["describe", "t5-small", "--dtype", "int3"], "dtype='int3' must be one of"),

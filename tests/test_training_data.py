@@ -82,6 +82,9 @@ def test_files_that_do_not_fit(tmp_path):
     (tmp_path / "x.csv").write_text("source,tgt\na,b\n")
     with pytest.raises(ValueError, match=r"x\.csv:1: no column 'target'; the header has source, tgt"):
         load(tmp_path, csv="x.csv")
+    (tmp_path / "short.csv").write_text("source,target\na,b\nc\n")
+    with pytest.raises(ValueError, match=r"short\.csv:3: the row ends before the column 'target'"):
+        load(tmp_path, csv="short.csv")
     with pytest.raises(FileNotFoundError, match=r"none\.jsonl"):
         load(tmp_path, json="none.jsonl")
     (tmp_path / "empty.jsonl").write_text("")

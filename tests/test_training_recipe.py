@@ -86,6 +86,13 @@ def test_numbers_and_words_that_yaml_reads_otherwise():
         ("data", 5, "data must be a mapping"),
         ("model", "t5", "model must be a mapping"),
         ("training", [1], "training must be a mapping"),
+        ("model.preset", "vaswani-bse", "'vaswani-bse' is not a preset; did you mean vaswani-base"),
+        ("threads", 0, "threads=0 must be a whole number of at least 1"),
+        ("evaluation.num_beams", "four", "evaluation.num_beams='four' must be a whole number of at least 1"),
+        ("evaluation.batch_size", 0, "evaluation.batch_size=0 must be a whole number of at least 1"),
+        ("evaluation.samples", True, "evaluation.samples=True must be a whole number of at least 0"),
+        ("evaluation.length_penalty", "long", "evaluation.length_penalty='long' must be a number"),
+        ("evaluation.inputs", [True], r"evaluation.inputs=\[True\] must be a list of texts"),
     ],
 )
 def test_errors_name_the_path(path, value, message):

@@ -113,6 +113,21 @@ def test_another_model_in_the_folder_is_refused(tmp_path):
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out" / "model").config.d_ff == 32
 
 
+def test_a_recipe_may_change_while_nothing_is_trained(tmp_path):
+    def mistaken(raw):
+        raw["model"].update(num_heads=3)
+        raw["tokenizer"].update(kind="words")
+
+    with pytest.raises(ValueError, match="num_heads=3 must divide"):
+        start(tmp_path, mistaken)
+    assert (tmp_path / "out" / "tokenizer").is_dir()
+    assert start(tmp_path).finished
+    (tmp_path / "straight").mkdir()
+    start(tmp_path / "straight")
+    tokenizers = [(tmp_path / out / "tokenizer" / "tokenizer.json").read_text() for out in ("out", "straight/out")]
+    assert tokenizers[0] == tokenizers[1]
+
+
 def test_fine_tuning_a_finished_model(tmp_path):
     start(tmp_path)
     finished = str(tmp_path / "out" / "model")

@@ -32,7 +32,10 @@ def describe(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Parameters by part, multiply-adds per token, cache and training memory."""
+    """Count parameters, operations and memory.
+
+    Parameters by part, multiply-adds per token, cache and training memory, by closed formulas; nothing is built.
+    """
     from transduct.accounting import describe as account
 
     description = account(
@@ -76,7 +79,7 @@ def _load_folder(folder: Path) -> Any:
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{str(file)!r} is not a JSON object: {error}") from error
     if kind != "transduct":
-        raise ValueError(f"{str(file)!r} has model_type={kind!r}, not 'transduct': import the model first (transduct import)")
+        raise ValueError(f"{str(file)!r} has model_type={kind!r}, not 'transduct': only transduct's own models can be described")
     config = TransductConfig.from_pretrained(folder)
     classes = config.architectures or []
     if classes in ([], ["TransductForConditionalGeneration"]):

@@ -56,10 +56,13 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Abort:
         return _report("stopped", 130)
     except USAGE_ERRORS as error:
-        return _report(f"{error.format_message()} (see transduct --help)", 2)
+        command = error.ctx.command_path if error.ctx is not None else "transduct"
+        return _report(f"{error.format_message()} (see {command} --help)", 2)
     except Exception as error:
         if debug:
             traceback.print_exc()
+        if isinstance(error, OSError) and error.filename is not None:
+            return _report(f"{error.filename}: {error.strerror}", 2)
         if isinstance(error, (ValueError, OSError)):
             return _report(f"{error}", 2)
         return _report(f"{type(error).__name__}: {error} (a fault of the program; --debug shows where)", 1)

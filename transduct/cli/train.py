@@ -15,7 +15,7 @@ def train(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, and delete the run in the output folder.")] = False,
 ) -> None:
-    """Train from a recipe; the same command goes on after a stop. Ctrl-C writes a checkpoint first."""
+    """Train a model from a recipe. After a stop, the same command goes on; Ctrl-C writes a checkpoint first."""
     from transduct.training.recipe import load_recipe
     from transduct.training.run import run
 

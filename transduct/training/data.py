@@ -186,7 +186,12 @@ def _read_csv(path: Path, split: SplitSource) -> Iterator[tuple[str, Any, Any]]:
             if name not in (reader.fieldnames or ()):
                 raise ValueError(f"{path}:1: no column {name!r}; the header has {', '.join(reader.fieldnames or ()) or 'none'}")
         for row in reader:
-            yield f"{path}:{reader.line_num}", row[split.source_field], row[split.target_field]
+            origin = f"{path}:{reader.line_num}"
+            missing = [name for name in (split.source_field, split.target_field) if row[name] is None]
+            if missing:
+                yield origin, BadRow(f"{origin}: the row ends before the column {missing[0]!r}"), None
+                continue
+            yield origin, row[split.source_field], row[split.target_field]
 
 
 def _read_function(name: str, arguments: dict[str, Any], folder: Path) -> Iterator[tuple[str, Any, Any]]:

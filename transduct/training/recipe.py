@@ -124,7 +124,9 @@ def build_recipe(raw: Mapping[str, Any]) -> Recipe:
     if values["data"].bad_rows not in ("refuse", "skip"):
         raise ValueError(f'data.bad_rows={values["data"].bad_rows!r} must be "refuse" or "skip"')
     values["evaluation"] = EvaluationSection(**_checked(values.get("evaluation") or {}, EvaluationSection, "evaluation"))
-    _check_metrics(values["evaluation"].metrics)
+    _check_evaluation(values["evaluation"])
+    if values.get("threads") is not None:
+        _check_count(values["threads"], "threads", 1)
     values["training"] = _training_arguments(values["training"])
     _check_model(values["model"])
     _check_tokenizer(values["tokenizer"])
@@ -133,11 +135,14 @@ def build_recipe(raw: Mapping[str, Any]) -> Recipe:
 
 def _check_model(raw: Any) -> None:
     from transduct.configuration import TransductConfig
+    from transduct.presets import config_from_preset
 
     known = {"preset", "from_pretrained", *(f.name for f in fields(TransductConfig))}
     _check_names(raw, "model", known)
     if ("preset" in raw) == ("from_pretrained" in raw):
         raise ValueError("model needs either preset, a name of transduct.preset_names(), or from_pretrained, a folder")
+    if "preset" in raw:
+        config_from_preset(raw["preset"])  # an unknown name is refused before data are read
 
 
 def _check_tokenizer(raw: Any) -> None:
@@ -209,6 +214,22 @@ def _check_split(split: SplitSource, path: str) -> None:
         raise ValueError(
             f"{path} needs exactly one of source and target, json, csv, function; it has {' and '.join(ways) or 'none'}"
         )
+
+
+def _check_evaluation(evaluation: EvaluationSection) -> None:
+    """All of it now: the section is used when the training is over."""
+    _check_metrics(evaluation.metrics)
+    for name, least in (("num_beams", 1), ("batch_size", 1), ("samples", 0)):
+        _check_count(getattr(evaluation, name), f"evaluation.{name}", least)
+    if isinstance(evaluation.length_penalty, bool) or not isinstance(evaluation.length_penalty, (int, float)):
+        raise ValueError(f"evaluation.length_penalty={evaluation.length_penalty!r} must be a number")
+    if not isinstance(evaluation.inputs, list) or not all(isinstance(text, str) for text in evaluation.inputs):
+        raise ValueError(f"evaluation.inputs={evaluation.inputs!r} must be a list of texts; quote what YAML reads otherwise")
+
+
+def _check_count(value: Any, path: str, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{path}={value!r} must be a whole number of at least {least}")
 
 
 def _check_metrics(metrics: Any) -> None:

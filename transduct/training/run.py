@@ -111,13 +111,17 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
         for name in ("model", "tokenizer", "data.train", "data.max_source_tokens", "data.max_target_tokens"):
             was, is_ = (reduce(lambda section, key: section[key], name.split("."), values) for values in (before, written))
             if was != is_:
-                raise ValueError(
-                    f"{output} holds a run with another {name}: {was!r}, not {is_!r}. Choose another output, "
-                    "or --fresh to delete that run"
-                )
+                _check_nothing_is_trained(output, f"another {name}: {was!r}, not {is_!r}")
+                shutil.rmtree(output / "tokenizer", ignore_errors=True)
     output.mkdir(parents=True, exist_ok=True)
     note.write_text(yaml.safe_dump(written, sort_keys=False, allow_unicode=True), encoding="utf-8")
     return output
+
+
+def _check_nothing_is_trained(output: Path, difference: str) -> None:
+    """Refuses a recipe that differs from the folder's run, unless that ended before its first checkpoint: nothing is lost."""
+    if find_checkpoints(output / "checkpoints")[0] or (output / "model").exists():
+        raise ValueError(f"{output} holds a run with {difference}. Choose another output, or --fresh to delete that run")
 
 
 def _plain(recipe: Recipe) -> dict[str, Any]:
@@ -128,11 +132,10 @@ def _plain(recipe: Recipe) -> dict[str, Any]:
 
 def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductTrainer:
     """Data, tokenizer, model and trainer of a recipe."""
+    args = TransductTrainingArguments(**{**DEFAULTS, **recipe.training, "output_dir": str(output / "checkpoints")})
     texts = {name: _load(recipe, name, console) for name in SPLITS[:2] if vars(recipe.data)[name] is not None}
     tokenizer = build_tokenizer(recipe, texts["train"], output / "tokenizer")
     data = {name: _encode(recipe, tokenizer, dataset, name, console) for name, dataset in texts.items()}
-    values = {**DEFAULTS, **recipe.training, "output_dir": str(output / "checkpoints")}
-    args = TransductTrainingArguments(**values)
     set_seed(args.seed)
     model = build_model(recipe, tokenizer)
     model.generation_config.num_beams = recipe.evaluation.num_beams

@@ -84,10 +84,10 @@ class Stack(nn.Module):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(f"pass exactly one of {prefix}input_ids and {prefix}inputs_embeds")
         if input_ids is not None:
-            check_ids(f"{prefix}input_ids", input_ids, self.embed_tokens.num_embeddings)
+            check_ids(f"{prefix}input_ids", input_ids, self.embed_tokens.weight.shape[0])
             return self.embed_tokens(input_ids.long())  # (B, T, D)
         assert inputs_embeds is not None
-        shape, width = tuple(inputs_embeds.shape), self.embed_tokens.embedding_dim
+        shape, width = tuple(inputs_embeds.shape), self.config.d_model
         if len(shape) != 3 or 0 in shape or shape[2] != width:
             raise ValueError(
                 f"{prefix}inputs_embeds must be a non-empty batch (rows, tokens, d_model={width}), not of shape {shape}"
@@ -188,7 +188,7 @@ class Encoder(Stack):
 
         Args:
             input_ids: (B, S), or inputs_embeds: (B, S, D), not yet scaled.
-            attention_mask: (B, S), True or 1 at real tokens; or boolean (B, S, S) or (B, 1, S, S), per query.
+            attention_mask: (B, S), True or 1 at real tokens; or boolean (B, S, S) or (B, 1, S, S), per query; None: all are real.
             position_ids: (B, S); None: counted from each row's first real token, or within segments.
             segment_ids: (B, S), several sequences a row, 0 at padding.
 
@@ -310,6 +310,10 @@ class Decoder(Stack):
             return None
         if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
             return None  # a layer that runs twice must not write twice
+        if not self.layers:
+            if cache is not None:
+                raise ValueError("decoder_layers=0: no layer's cache would count the tokens so far; pass use_cache=False")
+            return None
         if cache is not None or not wanted:
             return cache
         return TransductCache() if self.prefix else Cache(layer_class_to_replicate=PreallocatedLayer)

@@ -1,6 +1,7 @@
 """A whole run, from a recipe to a folder that anybody can load, over several starts."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -82,11 +83,13 @@ def test_a_second_start_only_evaluates(tmp_path, capsys):
     assert torch.equal(weights(tmp_path / "out" / "model"), before)
 
 
-def test_more_steps_go_on_and_equal_a_straight_run(tmp_path, capsys):
+def test_more_steps_go_on_and_equal_a_straight_run(tmp_path, capsys, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     (tmp_path / "twice").mkdir(), (tmp_path / "once").mkdir()
     start(tmp_path / "twice")
     start(tmp_path / "twice", lambda raw: raw["training"].update(max_steps=20), Console(width=300))
     assert "going on from" in capsys.readouterr().out
+    assert not [record.getMessage() for record in caplog.records if "missing keys" in record.getMessage()]
     start(tmp_path / "once", lambda raw: raw["training"].update(max_steps=20))
     assert torch.equal(weights(tmp_path / "twice/out/model"), weights(tmp_path / "once/out/model"))
 

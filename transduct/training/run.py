@@ -140,6 +140,7 @@ def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductT
     model = build_model(recipe, tokenizer)
     model.generation_config.num_beams = recipe.evaluation.num_beams
     model.generation_config.length_penalty = recipe.evaluation.length_penalty
+    model._keys_to_ignore_on_save = set(model.all_tied_weights_keys)  # else a resume warns that they are missing: stored once
     console.print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters", highlight=False)
     trainer = TransductTrainer(
         model,

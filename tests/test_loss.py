@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from configs import build, tiny, words
 from transduct import TransductForCausalLM, TransductForConditionalGeneration, TransductForMaskedLM
-from transduct.loss import CHUNK_TOKENS, cross_entropy, cross_entropy_of_logits
+from transduct.loss import CHUNK_TOKENS, cross_entropy, cross_entropy_of_chunks, cross_entropy_of_logits
 
 VOCABULARY, WIDTH = 11, 6
 OPTIONS = [
@@ -60,6 +60,20 @@ def same(got, want, tolerance: float = 1e-11) -> None:
 
 
 # ---- values and gradients -----------------------------------------------------------------------------------------
+@options_of_the_loss
+@pytest.mark.parametrize("ignored", [0.0, 0.3, 1.0])
+def test_through_any_head_it_is_the_same(options, ignored):
+    def through_a_head(hidden, weight, bias, labels, **options):
+        return cross_entropy_of_chunks(lambda rows: F.linear(rows, weight, bias), hidden, labels, **options)
+
+    inputs = problem(2 * CHUNK_TOKENS + 17, True, ignored)
+    for count in (None, 7):
+        same(
+            with_gradients(through_a_head, *inputs, num_items=count, **options),
+            with_gradients(chunked, *inputs, num_items=count, **options),
+        )
+
+
 @options_of_the_loss
 @with_bias
 @pytest.mark.parametrize("tokens", TOKENS)

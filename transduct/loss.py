@@ -9,8 +9,11 @@ Deviation from recomputing the logits in the backward pass: gradients of hidden 
 in the forward pass, while a chunk's logits exist. Memory is `chunk x V` as well, and one matrix product is saved.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 IGNORE_INDEX = -100
 CHUNK_TOKENS = 256
@@ -99,6 +102,41 @@ def cross_entropy_of_logits(
     return total / count_targets(labels, num_items)
 
 
+def cross_entropy_of_chunks(
+    project: Callable[[torch.Tensor], torch.Tensor],
+    hidden: torch.Tensor,
+    labels: torch.Tensor,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    num_items: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """The same loss through any `project`, hidden states (..., D) to logits: chunk by chunk, recomputed backward."""
+
+    def sum_of_chunk(rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = project(rows)  # (chunk, V)
+        return _sum_of_losses(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets, label_smoothing, z_loss)[0]
+
+    num_items = count_targets(labels, num_items)
+    hidden, labels = only_targets(hidden, labels)
+    chunks = zip(hidden.split(CHUNK_TOKENS), labels.split(CHUNK_TOKENS), strict=True)
+    losses = [checkpoint(sum_of_chunk, rows, targets, use_reentrant=False) for rows, targets in chunks]
+    return torch.stack(losses).sum() / num_items
+
+
+def only_targets(hidden: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """States (..., D) and labels (...) as (targets, D) and (targets), so that the head sees no padding.
+
+    All tokens stay where shapes must not depend on data: compiling, and on the meta device.
+    """
+    hidden, labels = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
+    if torch.compiler.is_compiling() or hidden.device.type == "meta":
+        return hidden, labels
+    targets = (labels != IGNORE_INDEX).nonzero().squeeze(1)  # (targets)
+    if len(targets) == len(labels):
+        return hidden, labels
+    return hidden.index_select(0, targets), labels.index_select(0, targets)  # (targets, D), (targets)
+
+
 def count_targets(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor | int:
     """N: what the caller counted over the whole step, or the targets of this batch; 1 where there are none."""
     if num_items is None:
@@ -126,12 +164,8 @@ def cross_entropy(
     Returns:
         A scalar; 0 with a zero gradient where there is no target.
     """
-    hidden, labels = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
     num_items = count_targets(labels, num_items)
-    if not torch.compiler.is_compiling() and hidden.device.type != "meta":
-        targets = (labels != IGNORE_INDEX).nonzero().squeeze(1)  # the head sees no padding
-        if len(targets) < len(labels):
-            hidden, labels = hidden.index_select(0, targets), labels.index_select(0, targets)  # (targets, D), (targets)
+    hidden, labels = only_targets(hidden, labels)
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)

@@ -25,7 +25,7 @@ from .classification import (
 )
 from .configuration import TransductConfig
 from .generation import TransductGenerationMixin
-from .loss import IGNORE_INDEX, cross_entropy, cross_entropy_of_logits
+from .loss import IGNORE_INDEX, cross_entropy, cross_entropy_of_chunks, cross_entropy_of_logits
 from .masks import check_shape
 from .pretrained import TransductPreTrainedModel, one_cache
 from .stacks import Decoder, check_ids
@@ -73,6 +73,8 @@ class OutputProjection(TransductPreTrainedModel):
         if logits is not None:
             return cross_entropy_of_logits(logits, labels, smoothing, z_loss, num_items)
         states, head = self.scale_states(hidden), self.lm_head
+        if type(head) is not nn.Linear or "forward" in vars(head):  # an adapter, a quantised or an offloaded matrix
+            return cross_entropy_of_chunks(head, states, labels, smoothing, z_loss, num_items)
         return cross_entropy(states, head.weight, labels, head.bias, smoothing, z_loss, num_items)
 
 

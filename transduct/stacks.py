@@ -170,6 +170,8 @@ class Encoder(Stack):
     """Source tokens to states."""
 
     def __init__(self, config: TransductConfig):
+        if config.encoder_input != "tokens":
+            raise ValueError(f'encoder_input={config.encoder_input!r} is not implemented yet; only "tokens" is')
         super().__init__(config, config.vocab_size, config.num_heads, causal=False)
         self.layers.extend(EncoderLayer(config) for _ in range(config.encoder_layers))
 

@@ -54,6 +54,18 @@ def same_model(loaded, model) -> None:
     assert loaded.config.to_dict() == model.config.to_dict() | {"_name_or_path": loaded.config.to_dict().get("_name_or_path")}
 
 
+def test_a_model_spread_over_memory_and_disk(tmp_path):
+    """As accelerate spreads it: each module's inputs are moved, so no module may be one."""
+    model = build(transduct.TransductForConditionalGeneration, tiny(tie_embeddings="none"), dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    places = {"model.encoder": "cpu", "model.decoder": "disk", "lm_head": "disk"}
+    loaded = type(model).from_pretrained(tmp_path, device_map=places, offload_folder=tmp_path / "disk")
+    for one, other in zip(outputs(loaded), outputs(model), strict=True):
+        assert difference(one, other) < 1e-5
+    labels = words(2, 5, seed=1)
+    assert torch.allclose(loaded.train()(words(2, 6), labels=labels).loss, model(words(2, 6), labels=labels).loss, atol=1e-5)
+
+
 def number_of_matrices(tie: str) -> int:
     return {"all": 1, "source_target": 2, "target_output": 2, "none": 3}[tie]
 

@@ -57,7 +57,7 @@ class EncoderLayer(GradientCheckpointingLayer):
     def forward(self, source: torch.Tensor, context: AttentionContext) -> torch.Tensor:  # (B, S, D)
         context = with_own_bias(context, self.position_bias, source.dtype)
         source = self.self_attention_residual(source, lambda x: self.self_attention(x, context))
-        return self.feed_forward_residual(source, self.feed_forward)  # (B, S, D)
+        return self.feed_forward_residual(source, lambda x: self.feed_forward(x))  # (B, S, D)
 
 
 class DecoderLayer(GradientCheckpointingLayer):
@@ -90,7 +90,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         cross_attention, residual = self.cross_attention, self.cross_attention_residual
         if cross_attention is not None and residual is not None:
             target = residual(target, lambda x: cross_attention(x, cross_context, memory, cache=cache, layer_index=self.index))
-        return self.feed_forward_residual(target, self.feed_forward)  # (B*N, T, D)
+        return self.feed_forward_residual(target, lambda x: self.feed_forward(x))  # (B*N, T, D)
 
 
 def with_own_bias(context: AttentionContext, position_bias: nn.Module | None, dtype: torch.dtype) -> AttentionContext:

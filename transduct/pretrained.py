@@ -29,6 +29,7 @@ class TransductPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     accepts_loss_kwargs = True  # the loss is divided by `num_items_in_batch`
     new_head: str | None = None  # prefix of weights that a checkpoint of another class may lack: a head yet to be trained
+    _keys_to_ignore_on_load_unexpected: list[str] | set[str] | None = None
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]
     _skip_keys_device_placement = ["cache"]
     _supports_sdpa = True
@@ -37,6 +38,10 @@ class TransductPreTrainedModel(PreTrainedModel):
     def __init__(self, config: TransductConfig, *args, **kwargs):
         config.validate_architecture()  # its fields may have been set one by one since it was made
         super().__init__(config, *args, **kwargs)
+
+    def post_init(self) -> None:
+        super().post_init()  # which adds the patterns of inner models: TransductModel has no place for a head, but this class may
+        self._keys_to_ignore_on_load_unexpected = set(type(self)._keys_to_ignore_on_load_unexpected or ())
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module; standard deviations by scheme:

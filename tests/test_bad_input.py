@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+from transformers import DynamicCache, EncoderDecoderCache, StaticCache, T5Config, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 import transduct
@@ -409,3 +409,20 @@ def test_weights_of_another_config(folder, change_of_config):
     (folder / "config.json").write_text(json.dumps(config | change_of_config))
     with pytest.raises((ValueError, RuntimeError), match=r"layers"):
         load(folder)
+
+
+@pytest.mark.parametrize("model_class", [transduct.TransductForConditionalGeneration, transduct.TransductForMaskedLM])
+def test_a_bias_that_the_head_has_no_place_for(model_class, tmp_path):
+    build(model_class, tiny(), dtype=torch.float32).save_pretrained(tmp_path)
+    change(tmp_path, **{"lm_head.bias": torch.ones(VOCABULARY)})
+    with refused("no place for.*lm_head.bias"):
+        model_class.from_pretrained(tmp_path)
+
+
+def test_a_model_of_another_type(tmp_path):
+    sizes = dict(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    T5ForConditionalGeneration(T5Config(**sizes)).save_pretrained(tmp_path)
+    with refused("model_type='t5' is another type of model"):
+        load(tmp_path)
+    with refused("model_type='t5' is another type of model"):
+        transduct.TransductConfig.from_pretrained(tmp_path)

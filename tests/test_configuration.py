@@ -99,6 +99,7 @@ WRONG_VALUES = [
     ({"bos_token_id": 37001}, "bos_token_id=37001"),
     ({"decoder_vocab_size": 50, "tie_embeddings": "none", "pad_token_id": 50}, "pad_token_id=50"),
     ({"encoder_input": "features"}, "feature_size=None is needed"),
+    ({"freeze_padding_embedding": True, "pad_token_id": None}, "freeze_padding_embedding=True needs a pad_token_id"),
 ]  # fmt: skip
 
 
@@ -114,7 +115,8 @@ def test_impossible_values_and_combinations(fields, message):
     "fields",
     [{"decoder_vocab_size": 37000}, {"decoder_vocab_size": 100, "tie_embeddings": "target_output"}, {"d_kv": 7, "num_heads": 5},
      {"pad_token_id": None}, {"eos_token_id": [1, 2]}, {"eos_token_id": None}, {"dropout": 0}, {"label_smoothing": 0},
-     {"encoder_layers": 0}, {"num_key_value_heads": 1}, {"positions": "learned", "position_offset": 2}, {"num_labels": 7}],
+     {"rotary_base": 10000}, {"norm_eps": 1}, {"initializer_std": 1}, {"encoder_layers": 0},
+     {"num_key_value_heads": 1}, {"positions": "learned", "position_offset": 2}, {"num_labels": 7}],
     ids=str,
 )  # fmt: skip
 def test_possible_combinations(fields):

@@ -87,7 +87,7 @@ class TransductConfig(PreTrainedConfig):
     """Layer normalisation, or T5's root-mean-square norm without mean and bias (arXiv 1910.07467)."""
     norm_position: Literal["post", "pre"] = "post"
     """Norm after the residual sum (section 3.1, BART) or before the sublayer (T5, section 2.1)."""
-    norm_eps: float = 1e-5
+    norm_eps: float | int = 1e-5
     """Added to the variance. T5: 1e-6."""
     norm_bias: bool = True
     """Whether layer norms have a bias. RMSNorm never has one."""
@@ -111,7 +111,7 @@ class TransductConfig(PreTrainedConfig):
     """Distance in tokens from which on all share the last bucket (T5, section 2.1)."""
     relative_bias_per_layer: bool = False
     """A bias table in every layer (UMT5) instead of one that the whole stack shares (T5)."""
-    rotary_base: float = 10000.0
+    rotary_base: float | int = 10000.0
     """Base of the rotary wavelengths (arXiv 2104.09864, section 3.2.2)."""
 
     # ---- attention ------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class TransductConfig(PreTrainedConfig):
     # ---- initialisation -------------------------------------------------------------------------------------------
     initializer: Literal["xavier", "t5", "normal"] = "xavier"
     """Xavier-uniform matrices with N(0, 1/d_model) embeddings, T5's table, or N(0, initializer_std^2) (BART)."""
-    initializer_std: float = 0.02
+    initializer_std: float | int = 0.02
     """Standard deviation for `initializer="normal"` (BART: 0.02)."""
 
     # ---- tokens ---------------------------------------------------------------------------------------------------
@@ -202,7 +202,14 @@ class TransductConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
-        """As `PreTrainedConfig.from_dict`, but keys that this version does not know are dropped with a warning."""
+        """As `PreTrainedConfig.from_dict`, but keys that this version does not know are dropped with a warning.
+
+        Raises:
+            ValueError: for the config of another type of model, or overrides that do not fit.
+        """
+        kind = config_dict.get("model_type", cls.model_type)
+        rule = f"is another type of model than {cls.model_type!r}; load it with the Auto classes, or with those of its own"
+        _require(kind == cls.model_type, "model_type", kind, rule)
         newer = sorted(set(config_dict) - {f.name for f in fields(cls)} - _INHERITED_KEYS)
         if newer:
             logger.warning(
@@ -234,6 +241,8 @@ class TransductConfig(PreTrainedConfig):
         self._validate_positions()
         self._validate_vocabularies()
         self._validate_tokens()
+        frozen = self.freeze_padding_embedding
+        _require(not frozen or self.pad_token_id is not None, "freeze_padding_embedding", frozen, "needs a pad_token_id")
         if self.encoder_input == "features":
             _require(self.feature_size is not None, "feature_size", None, 'is needed for encoder_input="features"')
 

@@ -54,8 +54,10 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.feed_forward_residual = make_residual(config)
         self.position_bias = make_position_bias(config, config.num_heads, True) if config.relative_bias_per_layer else None
 
-    def forward(self, source: torch.Tensor, context: AttentionContext) -> torch.Tensor:  # (B, S, D)
-        context = with_own_bias(context, self.position_bias, source.dtype)
+    def forward(
+        self, source: torch.Tensor, context: AttentionContext, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:  # (B, S, D)
+        context = with_own_bias(with_mask(context, mask), self.position_bias, source.dtype)
         source = self.self_attention_residual(source, lambda x: self.self_attention(x, context))
         return self.feed_forward_residual(source, lambda x: self.feed_forward(x))  # (B, S, D)
 
@@ -81,9 +83,10 @@ class DecoderLayer(GradientCheckpointingLayer):
         memory: torch.Tensor | None,
         context: AttentionContext,
         cross_context: AttentionContext | None = None,
+        mask: torch.Tensor | None = None,
         cache: Cache | None = None,
     ) -> torch.Tensor:  # (B*N, T, D), (B, S, D)
-        context = with_own_bias(context, self.position_bias, target.dtype)
+        context = with_own_bias(with_mask(context, mask), self.position_bias, target.dtype)
         target = self.self_attention_residual(
             target, lambda x: self.self_attention(x, context, cache=cache, layer_index=self.index)
         )
@@ -91,6 +94,14 @@ class DecoderLayer(GradientCheckpointingLayer):
         if cross_attention is not None and residual is not None:
             target = residual(target, lambda x: cross_attention(x, cross_context, memory, cache=cache, layer_index=self.index))
         return self.feed_forward_residual(target, lambda x: self.feed_forward(x))  # (B*N, T, D)
+
+
+def with_mask(context: AttentionContext, mask: torch.Tensor | None) -> AttentionContext:
+    """The context with its own mask as the layer was handed it.
+
+    A stack's trained bias is part of that mask, and reentrant gradient checkpointing sees only tensors that are arguments.
+    """
+    return context if mask is None else replace(context, mask=mask)
 
 
 def with_own_bias(context: AttentionContext, position_bias: nn.Module | None, dtype: torch.dtype) -> AttentionContext:

@@ -11,6 +11,7 @@ References: Vaswani et al. 2017 (arXiv 1706.03762), T5 (arXiv 1910.10683), BART 
 
 import copy
 from dataclasses import fields
+from math import inf
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -193,7 +194,7 @@ class TransductConfig(PreTrainedConfig):
     """False in the configs of the encoder-only and decoder-only classes."""
 
     def __post_init__(self, **kwargs: Any):
-        unknown = sorted(set(kwargs) - _INHERITED_KEYS)
+        unknown = sorted(set(kwargs) - _INHERITED_KEYS - set(self.attribute_map))
         if unknown:
             raise ValueError(f"TransductConfig has no field {', '.join(map(repr, unknown))}; see its documentation for the names")
         kwargs.pop("auto_map", None)  # always written anew, for the code that travels with the checkpoint
@@ -234,8 +235,8 @@ class TransductConfig(PreTrainedConfig):
         for name in ("dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "layer_drop", "label_smoothing"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must lie in [0, 1)")
         for name in ("norm_eps", "initializer_std", "rotary_base"):
-            _require(getattr(self, name) > 0, name, getattr(self, name), "must be positive")
-        _require(self.z_loss >= 0, "z_loss", self.z_loss, "must not be negative")
+            _require(0 < getattr(self, name) < inf, name, getattr(self, name), "must be positive and finite")
+        _require(0 <= self.z_loss < inf, "z_loss", self.z_loss, "must be finite and not negative")
         _require(self.activation in ACT2FN, "activation", self.activation, f"must be one of {sorted(ACT2FN)}")
         self._validate_heads()
         self._validate_positions()

@@ -217,7 +217,7 @@ class Encoder(Stack):
         weights: list | None = [] if output_attentions else None
         distances = slots if positions is None else positions  # padding shifts both ends of a distance alike
         context = self.self_context(mask, False, rows, positions=(distances, distances), query_layout=layout, weights=weights)
-        hidden, states = self.run_layers(hidden, layout, bool(output_hidden_states), context)
+        hidden, states = self.run_layers(hidden, layout, bool(output_hidden_states), context, context.mask)
         output = BaseModelOutput(hidden, states, None if weights is None else tuple(weights))
         return output.to_tuple() if return_dict is False else output
 
@@ -293,7 +293,8 @@ class Decoder(Stack):
             segments = segment_ids, encoder_segment_ids
             memory, cross = self.cross_context(encoder_hidden_states, encoder_attention_mask, segments, hidden.shape[:2], stored)
             cross.query_layout, cross.weights = layout, None if weights is None else []
-        hidden, states = self.run_layers(hidden, layout, bool(output_hidden_states), memory, context, cross, cache=cache)
+        shared = memory, context, cross, context.mask
+        hidden, states = self.run_layers(hidden, layout, bool(output_hidden_states), *shared, cache=cache)
         output = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden,
             cache=cache,

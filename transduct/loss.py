@@ -28,26 +28,30 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         precise = torch.promote_types(hidden.dtype, torch.float32)
         total = torch.zeros((), dtype=precise, device=hidden.device)
         grad_hidden = torch.zeros_like(hidden) if need_hidden else None
-        grad_weight = torch.zeros_like(weight, dtype=precise) if need_weight else None
+        grad_weight: torch.Tensor | None = None
         grad_bias = torch.zeros_like(bias, dtype=precise) if need_bias else None
         for start in range(0, hidden.shape[0], chunk_tokens):
             rows, targets = hidden[start : start + chunk_tokens], labels[start : start + chunk_tokens]
             logits = torch.addmm(bias, rows, weight.t()) if bias is not None else rows @ weight.t()  # (chunk, V)
             logits = logits.to(precise)
-            loss, log_z, keep = _sum_of_losses(logits, targets, label_smoothing, z_loss)
-            total += loss
             if not any(ctx.needs_input_grad):
+                total += _sum_of_losses(logits, targets, label_smoothing, z_loss)
                 continue
-            grad_logits = _gradient_in_place(logits, targets, log_z, keep, label_smoothing, z_loss)
+            loss, grad_logits = _loss_and_gradient(logits, targets, label_smoothing, z_loss)
+            total += loss
             if grad_bias is not None:
                 grad_bias += grad_logits.sum(0)
             grad_logits = grad_logits.to(hidden.dtype)
             if grad_hidden is not None:
                 torch.mm(grad_logits, weight, out=grad_hidden[start : start + chunk_tokens])  # (chunk, D)
-            if grad_weight is not None and grad_weight.dtype == rows.dtype:
+            if need_weight and grad_weight is None:
+                grad_weight = (grad_logits.t() @ rows).to(precise)  # (V, D)
+            elif grad_weight is not None and grad_weight.dtype == rows.dtype:
                 grad_weight.addmm_(grad_logits.t(), rows)  # (V, D)
             elif grad_weight is not None:  # half precision: add up in float32
                 grad_weight += grad_logits.t() @ rows  # (V, D)
+        if need_weight and grad_weight is None:  # no targets
+            grad_weight = torch.zeros_like(weight, dtype=precise)
         ctx.dtype = hidden.dtype
         gradients: tuple[torch.Tensor | None, ...] = (grad_hidden, grad_weight, grad_bias)
         if hidden.dtype != torch.float16:  # where a sum over many targets overflows: only after its division by N
@@ -64,28 +68,42 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return *(None if g is None else g.mul_(grad_total.to(g.dtype)).to(ctx.dtype) for g in gradients), None, None, None, None
 
 
-def _sum_of_losses(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float, z_loss: float):
-    """Summed loss of logits (tokens, V), differentiable; log Z (tokens); and the factor (tokens) that is 0 where ignored."""
-    keep = (labels != IGNORE_INDEX).to(logits.dtype)  # (tokens)
-    log_z = logits.logsumexp(-1)  # (tokens)
-    loss = log_z - (1 - label_smoothing) * logits.gather(-1, labels.clamp(min=0)[:, None]).squeeze(-1)
-    if label_smoothing:
-        loss = loss - label_smoothing * logits.mean(-1)
-    if z_loss:
-        loss = loss + z_loss * log_z.square()
-    return (loss * keep).sum(), log_z, keep
+def _sum_of_losses(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float, z_loss: float) -> torch.Tensor:
+    """Summed loss of logits (tokens, V), differentiable."""
+    at_target = logits.gather(-1, labels.clamp(min=0)[:, None]).squeeze(-1)  # (tokens)
+    mean = logits.mean(-1) if label_smoothing else None
+    return (_losses(logits.logsumexp(-1), at_target, mean, label_smoothing, z_loss) * _kept(labels, logits.dtype)).sum()
 
 
-def _gradient_in_place(logits: torch.Tensor, labels: torch.Tensor, log_z, keep, label_smoothing: float, z_loss: float):
-    """The gradient of `_sum_of_losses`, written over `logits` (tokens, V)."""
-    gradient = logits.sub_(log_z[:, None]).exp_()  # softmax
-    if z_loss:
-        gradient.mul_((1 + 2 * z_loss * log_z)[:, None])
-    if label_smoothing:
-        gradient.sub_(label_smoothing / logits.shape[-1])
+def _losses(log_z: torch.Tensor, at_target: torch.Tensor, mean: torch.Tensor | None, label_smoothing: float, z_loss: float):
+    """The formula above for each target, from log Z, x_y and, if there is smoothing, the mean of x (tokens)."""
+    loss = log_z - (1 - label_smoothing) * at_target
+    if mean is not None:
+        loss = loss - label_smoothing * mean
+    return loss + z_loss * log_z.square() if z_loss else loss
+
+
+def _kept(labels: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """1 at targets, 0 where ignored (tokens)."""
+    return (labels != IGNORE_INDEX).to(dtype)
+
+
+def _loss_and_gradient(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float, z_loss: float):
+    """Summed loss and, written over `logits` (tokens, V), its gradient; one exponential an element serves both."""
+    keep = _kept(labels, logits.dtype)
     targets = labels.clamp(min=0)[:, None]  # (tokens, 1)
-    gradient.scatter_add_(-1, targets, torch.full_like(targets, label_smoothing - 1, dtype=gradient.dtype))
-    return gradient.mul_(keep[:, None])
+    at_target = logits.gather(-1, targets).squeeze(-1)
+    mean = logits.mean(-1) if label_smoothing else None
+    highest = logits.amax(-1, keepdim=True)
+    gradient = logits.sub_(highest).exp_()
+    mass = gradient.sum(-1)
+    log_z = highest.squeeze(-1) + mass.log()
+    loss = (_losses(log_z, at_target, mean, label_smoothing, z_loss) * keep).sum()
+    gradient.mul_((keep * (1 + 2 * z_loss * log_z) / mass)[:, None])  # softmax, and what the z-loss adds
+    if label_smoothing:
+        gradient.sub_((keep * label_smoothing / logits.shape[-1])[:, None])
+    gradient.scatter_add_(-1, targets, (keep * (label_smoothing - 1))[:, None])
+    return loss, gradient
 
 
 def cross_entropy_of_logits(
@@ -98,8 +116,8 @@ def cross_entropy_of_logits(
     """The same loss where logits (..., V) exist anyway, as in evaluation."""
     labels = labels.reshape(-1)
     logits = logits.reshape(-1, logits.shape[-1])
-    total, _, _ = _sum_of_losses(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels, label_smoothing, z_loss)
-    return total / count_targets(labels, num_items)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return _sum_of_losses(logits, labels, label_smoothing, z_loss) / count_targets(labels, num_items)
 
 
 def cross_entropy_of_chunks(
@@ -114,7 +132,7 @@ def cross_entropy_of_chunks(
 
     def sum_of_chunk(rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         logits = project(rows)  # (chunk, V)
-        return _sum_of_losses(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets, label_smoothing, z_loss)[0]
+        return _sum_of_losses(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets, label_smoothing, z_loss)
 
     num_items = count_targets(labels, num_items)
     hidden, labels = only_targets(hidden, labels)

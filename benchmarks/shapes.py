@@ -4,6 +4,7 @@ transformers' config is filled from transduct's preset, field by field, so that 
 """
 
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,11 @@ def ours_of(shape: str, tiny: bool = False) -> TransductForConditionalGeneration
 
 
 def pair(shape: str, tiny: bool = False) -> tuple[PreTrainedModel, TransductForConditionalGeneration]:
-    """Both models with the same random weights, in training mode."""
+    """Both models with the same random weights, in training mode.
+
+    Both are copies, made one after the other: of two equal models, the one whose weights were allocated first in the process has
+    been up to 3 % faster, whichever it was.
+    """
     theirs, ours = theirs_of(shape, tiny), ours_of(shape, tiny)
     copied = {}
     for name, weight in theirs.state_dict().items():
@@ -101,4 +106,4 @@ def pair(shape: str, tiny: bool = False) -> tuple[PreTrainedModel, TransductForC
         if renamed is not None:
             copied[renamed] = weight.view(-1) if name == "final_logits_bias" else weight
     ours.load_state_dict(copied)
-    return theirs, ours
+    return deepcopy(theirs), deepcopy(ours)

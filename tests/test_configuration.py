@@ -79,8 +79,10 @@ WRONG_VALUES = [
     ({"attention_dropout": -0.1}, "attention_dropout=-0.1"),
     ({"label_smoothing": 1}, "label_smoothing=1 "),
     ({"layer_drop": 2}, "layer_drop=2 "),
-    ({"z_loss": -1}, "z_loss=-1 must not be negative"),
+    ({"z_loss": -1}, "z_loss=-1 must be finite and not negative"),
+    ({"z_loss": float("inf")}, "z_loss=inf must be finite"),
     ({"norm_eps": 0.0}, "norm_eps=0.0 must be positive"),
+    ({"norm_eps": float("inf")}, "norm_eps=inf must be positive and finite"),
     ({"initializer_std": -0.02}, "initializer_std=-0.02 must be positive"),
     ({"activation": "relo"}, "activation='relo' must be one of"),
     ({"d_model": 9, "num_heads": 3}, 'd_model=9 must be even for positions="sinusoidal"'),
@@ -223,3 +225,10 @@ def test_everything_is_written(tmp_path):
     ours = {field.name for field in fields(TransductConfig)} - {field.name for field in fields(PreTrainedConfig)}
     assert len(ours) > 50
     assert ours - set(content) == set()
+
+
+def test_the_names_that_other_tools_use_are_taken():
+    config = TransductConfig(hidden_size=64, num_attention_heads=4, num_hidden_layers=2)
+    assert (config.d_model, config.num_heads, config.encoder_layers) == (64, 4, 2)
+    with pytest.raises(ValueError, match="d_model"):
+        TransductConfig(hidden_size="wide")

@@ -194,7 +194,9 @@ class TransductConfig(PreTrainedConfig):
     """False in the configs of the encoder-only and decoder-only classes."""
 
     def __post_init__(self, **kwargs: Any):
-        unknown = sorted(set(kwargs) - _INHERITED_KEYS - set(self.attribute_map))
+        for name in set(kwargs) & set(self.attribute_map):
+            setattr(self, self.attribute_map[name], kwargs.pop(name))  # by its own name, so that its type is checked
+        unknown = sorted(set(kwargs) - _INHERITED_KEYS)
         if unknown:
             raise ValueError(f"TransductConfig has no field {', '.join(map(repr, unknown))}; see its documentation for the names")
         kwargs.pop("auto_map", None)  # always written anew, for the code that travels with the checkpoint

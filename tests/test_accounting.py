@@ -279,6 +279,8 @@ SAVED = {
     "BART": dict(embedding_norm=True, activation="gelu"),
     "gated": dict(gated_ffn=True, activation="gelu"),
     "gated ReLU": dict(gated_ffn=True),
+    "gated, T5's GELU": dict(gated_ffn=True, activation="gelu_new"),
+    "T5's GELU": dict(activation="gelu_new"),
     "narrow heads": dict(d_kv=8),
     "wide values": dict(d_kv=8, d_value=32, attention="eager"),  # on a CPU, sdpa would keep its weights as well
     "grouped wide values": dict(num_key_value_heads=2, d_kv=8, d_value=24, attention="eager"),

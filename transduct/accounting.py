@@ -434,8 +434,11 @@ def _attention_bytes(
 
 
 def _feed_forward_bytes(config: TransductConfig, stack: _Stack, size: int) -> int:
-    """A token's hidden layer: ReLU's output serves its own backward pass, other activations keep their input."""
-    activated = 1 if config.activation == "relu" else 2
+    """A token's hidden layer: ReLU's output serves its own backward pass, other activations keep their input.
+
+    T5's "gelu_new" is written out in transformers, and keeps three steps on its way as well.
+    """
+    activated = {"relu": 1, "gelu_new": 5}.get(config.activation, 2)
     tensors = activated + 2 if config.gated_ffn else activated
     dropped = config.activation_dropout > 0
     if dropped and not config.gated_ffn and config.activation == "relu":

@@ -36,7 +36,7 @@ COMMAND = Path(sys.executable).with_name("transduct")
 """The command that pip installed beside this Python."""
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["describe", "--help"], ["--version"], ["nonsense"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["describe", "--help"], ["plan", "--help"], ["--version"], ["nonsense"]])
 def test_starting_imports_no_heavy_library(arguments):
     code = (
         "import sys, runpy\n"

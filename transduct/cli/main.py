@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from transduct.cli.describe import describe
+from transduct.cli.plan import plan
 from transduct.cli.train import train
 
 USAGE_ERRORS: Any = typer.BadParameter.__bases__
@@ -29,6 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(describe)
+app.command()(plan)
 app.command()(train)
 
 

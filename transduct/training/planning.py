@@ -1,0 +1,377 @@
+"""What a recipe will take before it is started: memory of each device, tokens, steps, operations and hours.
+
+Nothing is built and no data are loaded: `describe` counts by closed formulas, files are counted by their lines.
+
+- Tokens a step: pairs of a batch x (source + target) x accumulation x devices, padding included, since it is computed too.
+  With `max_tokens_per_batch` a batch is as many pairs of the given lengths as the budget allows.
+- Operations: a multiply-add is two; the backward pass takes twice the forward pass (Kaplan et al. 2020, arXiv 2001.08361,
+  section 2.1), attention's scores and the output projection included; gradient checkpointing computes the layers once more.
+- Hours: operations / (devices x peak operations a second x utilisation). 0.4 is a usual utilisation (PaLM, arXiv 2204.02311,
+  table 3, lists 21 to 46 % as model FLOPs utilisation); small models and slow networks reach less.
+- Memory: `layouts.py`.
+"""
+
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transduct.accounting import ModelDescription, describe
+from transduct.training.arguments import NO_LIMIT_OF_EPOCHS, TransductTrainingArguments
+from transduct.training.devices import device_named
+from transduct.training.layouts import LAYOUTS, LayoutMemory, layout_memory, needs
+from transduct.training.recipe import Recipe, SplitSource
+
+GIB = 2**30
+ASSUMED_LENGTH = 128
+"""Tokens of a source and of a target where neither the recipe nor the caller says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What a recipe does not say: the machines, and the data where they cannot be counted.
+
+    Raises:
+        ValueError: for values out of range, and for a `gpu` that is not known.
+    """
+
+    gpus: int = 1
+    """Devices, over all machines."""
+    gpu: str | None = None
+    """A name of `devices.DEVICES`, which gives `flops` and `gpu_memory`."""
+    gpu_memory: float | None = None
+    """GiB of one device."""
+    flops: float | None = None
+    """Peak floating-point operations a second of one device."""
+    utilisation: float = 0.4
+    """Share of the peak that the training reaches."""
+    reserve: float = 0.1
+    """Share of the memory that is set aside for CUDA, workspaces and the allocator's pieces."""
+    source_length: int | None = None
+    target_length: int | None = None
+    """Mean tokens of a source and of a target."""
+    examples: int | None = None
+    """Training pairs."""
+    vocab_size: int | None = None
+
+    def __post_init__(self):
+        for name in ("gpus", "source_length", "target_length", "examples", "vocab_size"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
+        for name in ("gpu_memory", "flops"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value!r} must be a positive number")
+        if not 0 < self.utilisation <= 1:
+            raise ValueError(f"utilisation={self.utilisation} must lie in (0, 1]: the share of the peak that is reached")
+        if not 0 <= self.reserve < 1:
+            raise ValueError(f"reserve={self.reserve} must lie in [0, 1): the share of the memory that is set aside")
+        if self.gpu is not None:
+            device_named(self.gpu)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe in figures. None: it cannot be known; `assumptions` then says what to give."""
+
+    model: str
+    parameters: int
+    optimizer: str
+    precision: str
+    gradient_checkpointing: bool
+    devices: int
+    pairs_per_batch: int
+    source_length: int
+    target_length: int
+    accumulation: int
+    tokens_per_step: int
+    examples: int | None
+    steps_per_epoch: int | None
+    steps: int | None
+    flops_per_step: int
+    flops: float | None
+    flops_per_second: float | None
+    """Of all devices together, at the assumed utilisation."""
+    hours: float | None
+    layouts: list[LayoutMemory]
+    assumptions: list[str] = field(default_factory=list)
+
+    @property
+    def epochs(self) -> float | None:
+        return self.steps / self.steps_per_epoch if self.steps and self.steps_per_epoch else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings, lists and dicts, as for JSON."""
+        return {**asdict(self), "epochs": self.epochs, "layouts": [layout.to_dict() for layout in self.layouts]}
+
+    def __str__(self) -> str:
+        def number(value: float | None, form: str = ",") -> str:
+            return "not known" if value is None else format(value, form)
+
+        batch = f"{self.pairs_per_batch:,} x ({self.source_length:,} + {self.target_length:,}) tokens"
+        steps = number(self.steps) + (f" ({self.epochs:,.2f} epochs)" if self.epochs else "")
+        rows = [
+            ("model", self.model),
+            ("parameters", f"{self.parameters:,}"),
+            ("optimizer, precision", f"{self.optimizer}, {self.precision}"),
+            ("gradient checkpointing", "yes" if self.gradient_checkpointing else "no"),
+            ("batch of a device", batch),
+            ("devices x accumulation", f"{self.devices:,} x {self.accumulation:,}"),
+            ("tokens a step", f"{self.tokens_per_step:,}"),
+            ("training pairs", number(self.examples)),
+            ("steps an epoch", number(self.steps_per_epoch)),
+            ("steps", steps),
+            ("FLOPs a step", f"{self.flops_per_step:.3e}"),
+            ("FLOPs", number(self.flops, ".3e")),
+            ("hours", number(self.hours, ",.2f")),
+        ]
+        width = max(len(label) for label, _ in rows)
+        lines = [f"{label:<{width}}  {value}" for label, value in rows]
+        return "\n".join([*lines, "", *_memory_table(self.layouts), "", *(f"- {note}" for note in self.assumptions)])
+
+
+def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
+    """The figures of a recipe on the given machines.
+
+    Raises:
+        ValueError: for a recipe whose values contradict each other, a model that is not transduct's own, an optimizer whose
+            state is not known, and a pair that is longer than the token budget.
+    """
+    options = options or PlanOptions()
+    notes: list[str] = []
+    args = _arguments(recipe)
+    config = planned_config(recipe, options.vocab_size, notes)
+    source, target = _lengths(recipe, options, config.max_positions, notes)
+    rows = _pairs_per_batch(args, source, target)
+    half = "bfloat16" if args.bf16 else "float16" if args.fp16 else None
+    optimizer = optimizer_name(args)
+    checkpointing = _checkpointing(args)
+    described = describe(config, source_length=source, target_length=target)
+    need = needs(config, (rows, source, target), optimizer, half, checkpointing)
+    examples = options.examples if options.examples is not None else count_pairs(recipe.data.train, recipe.folder)
+    pairs_per_step = rows * options.gpus * args.gradient_accumulation_steps
+    flops_per_step = pairs_per_step * training_flops(described, source, target, checkpointing)
+    peak = _peak(args, options, half)
+    rate = None if peak is None else peak * options.utilisation * options.gpus
+    per_epoch = None if examples is None else math.ceil(examples / pairs_per_step)
+    steps = _steps(args, per_epoch, None if rate is None else rate / flops_per_step)
+    _say_what_is_missing(notes, options, examples, steps, rate)
+    flops = None if steps is None else float(steps) * flops_per_step
+    available = _available(options)
+    return Plan(
+        model=recipe.model.get("preset") or str(recipe.model["from_pretrained"]),
+        parameters=need.parameters,
+        optimizer=optimizer,
+        precision=f"{half} mixed" if half else "float32",
+        gradient_checkpointing=checkpointing,
+        devices=options.gpus,
+        pairs_per_batch=rows,
+        source_length=source,
+        target_length=target,
+        accumulation=args.gradient_accumulation_steps,
+        tokens_per_step=pairs_per_step * (source + target),
+        examples=examples,
+        steps_per_epoch=per_epoch,
+        steps=steps,
+        flops_per_step=flops_per_step,
+        flops=flops,
+        flops_per_second=rate,
+        hours=None if flops is None or rate is None else flops / rate / 3600,
+        layouts=[layout_memory(layout, need, options.gpus, available) for layout in LAYOUTS],
+        assumptions=notes,
+    )
+
+
+def training_flops(described: ModelDescription, source: int, target: int, checkpointing: bool) -> int:
+    """Floating-point operations of one pair's forward and backward pass."""
+    forward = described.multiply_adds(source, target)
+    again = forward - target * described.output_multiply_adds_per_target_token if checkpointing else 0
+    return 2 * (3 * forward + again)
+
+
+# ---- what the recipe says ------------------------------------------------------------------------------------------------------
+
+
+def _arguments(recipe: Recipe) -> TransductTrainingArguments:
+    """The recipe's training arguments. Half precision is planned for other machines: this one need not have it."""
+    given = {**recipe.training, "output_dir": recipe.output, "report_to": "none"}
+    precision = {name: bool(given.pop(name, False)) for name in ("bf16", "fp16", "tf32")}
+    if precision["bf16"] and precision["fp16"]:
+        raise ValueError("training.bf16 and training.fp16 exclude each other")
+    args = TransductTrainingArguments(**{**given, "use_cpu": True})
+    for name, value in precision.items():
+        setattr(args, name, value)
+    return args
+
+
+def planned_config(recipe: Recipe, vocab_size: int | None = None, notes: list[str] | None = None) -> Any:
+    """The config of the model that the recipe trains, with the vocabulary that it will have as far as that is known."""
+    from transduct.presets import config_from_preset
+
+    options = dict(recipe.model)
+    if "from_pretrained" in options:
+        return _saved_config(Path(options.pop("from_pretrained")), options)
+    sizes = vocabulary(recipe, vocab_size)
+    if sizes:
+        tokens = dict(pad_token_id=0, eos_token_id=1, bos_token_id=None, decoder_start_token_id=0)  # TransductTokenizer's
+        options = {**sizes, **tokens, **options}
+    elif notes is not None:
+        notes.append("the vocabulary is the preset's: a tokenizer that is trained first may have another size; give --vocab-size")
+    return config_from_preset(options.pop("preset"), **options)
+
+
+def _saved_config(folder: Path, changes: dict[str, Any]) -> Any:
+    import json
+
+    from transduct.configuration import TransductConfig
+
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ValueError(f"model.from_pretrained={str(folder)!r} is not a folder with a config.json: save the model there first")
+    kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
+    if kind != "transduct":
+        raise ValueError(f"{str(file)!r} has model_type={kind!r}, not 'transduct': only transduct's own models can be planned")
+    return TransductConfig.from_pretrained(folder, **changes)
+
+
+def vocabulary(recipe: Recipe, vocab_size: int | None = None) -> dict[str, int | None]:
+    """Sizes of the vocabularies: as given, of a tokenizer that exists, or as the recipe orders them; {} where nothing says."""
+    ordered = recipe.tokenizer
+    if vocab_size is not None:
+        return {"vocab_size": vocab_size, "decoder_vocab_size": vocab_size if ordered.get("separate_vocabularies") else None}
+    for folder in (Path(recipe.output) / "tokenizer", Path(ordered.get("from_pretrained") or "/nonexistent")):
+        if folder.is_dir():
+            from transformers import AutoTokenizer
+
+            from transduct import register
+
+            register()
+            tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+            separate = bool(getattr(tokenizer, "separate_vocabularies", False))
+            return {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.decoder_vocab_size if separate else None}
+    if ordered.get("vocab_size") is None:
+        return {}
+    target = ordered.get("target_vocab_size") or ordered["vocab_size"]
+    return {"vocab_size": ordered["vocab_size"], "decoder_vocab_size": target if ordered.get("separate_vocabularies") else None}
+
+
+def optimizer_name(args: TransductTrainingArguments) -> str:
+    """The optimizer by the names of `describe`, which knows what it keeps.
+
+    Raises:
+        ValueError: for an optimizer whose state is not known here.
+    """
+    name = str(getattr(args.optim, "value", args.optim))
+    if name.startswith("adamw_torch") or name == "adamw_apex_fused":
+        return "adamw"
+    if name in ("adafactor", "sgd"):
+        return name
+    raise ValueError(f"training.optim={name!r} cannot be planned: its state is known for adamw_torch and kin, adafactor and sgd")
+
+
+def _checkpointing(args: TransductTrainingArguments) -> bool:
+    options = args.activation_checkpointing_kwargs or {}
+    if args.activation_checkpointing and (options.get("every_n_layers", 1) != 1 or options.get("offload")):
+        raise ValueError(
+            f"training.activation_checkpointing_kwargs={options} cannot be planned: only every layer, without offload"
+        )
+    return bool(args.activation_checkpointing)
+
+
+def _lengths(recipe: Recipe, options: PlanOptions, max_positions: int, notes: list[str]) -> tuple[int, int]:
+    found, assumed = [], min(ASSUMED_LENGTH, max_positions)
+    for side in ("source", "target"):
+        given, longest = getattr(options, f"{side}_length"), getattr(recipe.data, f"max_{side}_tokens")
+        if given is None:
+            reason = f"data.max_{side}_tokens, the longest" if longest else "an assumption"
+            notes.append(f"a {side} has {longest or assumed} tokens: {reason}; --{side}-length gives the mean")
+        found.append(given or longest or assumed)
+    return found[0], found[1]
+
+
+def _pairs_per_batch(args: TransductTrainingArguments, source: int, target: int) -> int:
+    budget = args.max_tokens_per_batch
+    if budget is None:
+        return args.per_device_train_batch_size
+    if source + target > budget:
+        raise ValueError(
+            f"training.max_tokens_per_batch={budget} is less than one pair of {source} + {target} tokens: raise it, or give the "
+            "mean lengths with --source-length and --target-length"
+        )
+    return budget // (source + target)
+
+
+def count_pairs(split: SplitSource, folder: Path) -> int | None:
+    """Pairs of a split by the lines of its files, or None where only loading them would tell."""
+    file = split.json or split.source or split.csv
+    if file is None or not (folder / file).is_file():
+        return None
+    with (folder / file).open("rb") as lines:
+        count = sum(1 for line in lines if line.strip()) - int(split.csv is not None)  # a CSV's first line is its header
+    return min(count, split.limit) if split.limit is not None else count
+
+
+def _steps(args: TransductTrainingArguments, per_epoch: int | None, steps_per_second: float | None) -> int | None:
+    """Updates in all: the least of what steps, epochs and minutes allow."""
+    if args.max_steps > 0:
+        limits: list[float | None] = [args.max_steps]
+    elif args.num_train_epochs == NO_LIMIT_OF_EPOCHS:
+        limits = []
+    else:
+        limits = [None if per_epoch is None else math.ceil(per_epoch * (args.num_train_epochs or 0))]
+    if args.max_minutes is not None:
+        limits.append(None if steps_per_second is None else args.max_minutes * 60 * steps_per_second)
+    known = [limit for limit in limits if limit is not None]
+    return int(min(known)) if known else None
+
+
+def _peak(args: TransductTrainingArguments, options: PlanOptions, half: str | None) -> float | None:
+    if options.flops is not None or options.gpu is None:
+        return options.flops
+    device = device_named(options.gpu)
+    return device.half if half else device.tf32 if args.tf32 else device.single
+
+
+def _available(options: PlanOptions) -> int | None:
+    memory = options.gpu_memory
+    if memory is None and options.gpu is not None:
+        memory = device_named(options.gpu).memory
+    return None if memory is None else int(memory * GIB * (1 - options.reserve))
+
+
+def _say_what_is_missing(
+    notes: list[str], options: PlanOptions, examples: int | None, steps: int | None, rate: float | None
+) -> None:
+    if examples is None:
+        notes.append("how many training pairs there are is not counted: --examples gives their number")
+    if rate is None:
+        notes.append("hours need --flops, the peak of one device, or --gpu, its name")
+    else:
+        notes.append(f"{rate / options.gpus:.3g} FLOP/s a device: {options.utilisation:.0%} of its peak")
+    if steps is None:
+        notes.append("the number of steps is open: give --examples for epochs, or --flops for a budget of minutes")
+    if _available(options) is None:
+        notes.append("what fits needs --gpu-memory, in GiB, or --gpu")
+    elif options.reserve:
+        notes.append(f"{options.reserve:.0%} of the memory is set aside for CUDA, workspaces and fragments (--reserve)")
+
+
+def _memory_table(layouts: list[LayoutMemory]) -> list[str]:
+    parts = ("parameters", "gradients", "optimizer", "activations", "working", "total")
+    unit, name = (GIB, "GiB") if max(layout.total for layout in layouts) >= GIB else (2**20, "MiB")
+    lines = [f"{f'{name} a device':<14}" + "".join(f"{part:>12}" for part in parts)]
+    for layout in layouts:
+        figures = "".join(f"{getattr(layout, part) / unit:>12.2f}" for part in parts)
+        verdict = ""
+        if layout.spare is not None:
+            verdict = (
+                f"  fits, {layout.spare / GIB:.1f} to spare"
+                if layout.fits
+                else f"  does not fit: {-layout.spare / GIB:.1f} too much"
+            )
+        lines.append(f"{LAYOUT_NAMES[layout.layout]:<14}{figures}{verdict}")
+    return lines
+
+
+LAYOUT_NAMES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "fsdp": "FSDP (ZeRO-3)"}

@@ -5,7 +5,16 @@ import math
 import pytest
 import torch
 
-from transduct.training.schedules import BudgetedLR, constant, cooldown_factor, inverse_sqrt, schedule_function, vaswani
+from transduct.training.schedules import (
+    BudgetedLR,
+    constant,
+    cooldown_factor,
+    cosine_factor,
+    inverse_sqrt,
+    schedule_function,
+    t5,
+    vaswani,
+)
 
 
 class Clock:
@@ -50,6 +59,43 @@ def test_warm_up_of_zero_starts_at_the_peak():
     assert [inverse_sqrt(step, 0) for step in (1, 4, 100)] == [1.0, 0.5, 0.1]
     assert [constant(step, 0) for step in (1, 2)] == [1.0, 1.0]
     assert [constant(step, 4) for step in (1, 2, 4, 9)] == [0.25, 0.5, 1.0, 1.0]
+
+
+def test_t5_values_of_the_paper():
+    """0.01 for ten thousand steps, then the square root: 0.002 at 250,000, and 2^-9.5 at 2^19, the last step."""
+    assert t5(1, 10_000) == t5(10_000, 10_000) == 0.01
+    assert t5(250_000, 10_000) == pytest.approx(0.002, rel=1e-12)
+    assert t5(2**19, 10_000) == pytest.approx(0.0013810679320049757, rel=1e-12)
+
+
+@pytest.mark.parametrize(("progress", "factor"), [(-1, 1), (0, 1), (1 / 3, 0.75), (0.5, 0.5), (2 / 3, 0.25), (1, 0), (1.2, 0)])
+def test_cosine_factor(progress, factor):
+    assert cosine_factor(progress) == pytest.approx(factor, abs=1e-12)
+
+
+def test_a_cosine_starts_after_the_warm_up_and_ends_at_zero():
+    schedule = BudgetedLR(optimizer(2.0), schedule_function("cosine", 2), total_steps=8, cosine_after=2)
+    rates = []
+    for _ in range(8):
+        rates.append(rate_of(schedule))
+        advance(schedule)
+    third = [1.0, 0.9330127018922193, 0.75, 0.5, 0.25, 0.0669872981077807]  # (1 + cos(k pi / 6)) / 2
+    assert rates == pytest.approx([1.0, 2.0, *(2.0 * factor for factor in third)], rel=1e-9)
+    assert rate_of(schedule) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_cosine_by_the_clock_that_is_resumed():
+    clock = Clock()
+    options = dict(seconds=100.0, cosine_after=2, clock=clock)
+    straight = BudgetedLR(optimizer(), schedule_function("cosine", 2), **options)
+    advance(straight, 2, clock, 10.0)
+    assert rate_of(straight) == 1.0
+    advance(straight, 1, clock, 20.0)  # 20 of the 80 seconds that the warm-up has left
+    assert rate_of(straight) == pytest.approx(0.8535533905932737, rel=1e-12)
+    again = BudgetedLR(optimizer(), schedule_function("cosine", 2), **options)
+    again.load_state_dict(straight.state_dict())
+    advance(again, 1, clock, 20.0)
+    assert rate_of(again) == pytest.approx(0.5, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +178,10 @@ def test_state_goes_through_a_safe_file(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: schedule_function("cosine", 10), "schedule='cosine'"),
+        (lambda: schedule_function("square", 10), "schedule='square'"),
+        (lambda: schedule_function("t5", 0), "T5: 10000"),
+        (lambda: BudgetedLR(optimizer(), lambda step: 1.0, cosine_after=5), "needs the length of the run"),
+        (lambda: BudgetedLR(optimizer(), lambda step: 1.0, total_steps=9, cooldown=0.5, cosine_after=5), "exclude each other"),
         (lambda: schedule_function("vaswani", 10), "d_model=None"),
         (lambda: schedule_function("vaswani", 0, 64), "warmup_steps of at least 1"),
         (lambda: schedule_function("constant", -1), "warmup_steps=-1"),

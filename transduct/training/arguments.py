@@ -1,14 +1,39 @@
 """Training arguments: transformers' own, and what they lack (token budgets, the papers' schedules, budgets of time)."""
 
+import re
 from dataclasses import dataclass, field
-from typing import get_args
+from math import inf
+from typing import Literal, get_args
 
 from transformers import Seq2SeqTrainingArguments
 
+from transduct.training.optimizers import RELATIVE_TO_WEIGHTS, OptimizerName, check_optimizer
 from transduct.training.schedules import ScheduleName
 
 NO_LIMIT_OF_EPOCHS = 1e6
 """What `num_train_epochs` becomes where only the time limits a run."""
+RANGES = {
+    "learning_rate": (0, inf),
+    "weight_decay": (0, inf),
+    "adam_beta1": (0, 1),
+    "adam_beta2": (0, 1),
+    "adam_epsilon": (0, inf),
+    "max_grad_norm": (0, inf),
+    "warmup_steps": (0, inf),
+    "label_smoothing_factor": (0, 1),
+    "num_train_epochs": (0, inf),
+    "max_steps": (-1, inf),
+    "per_device_train_batch_size": (1, inf),
+    "per_device_eval_batch_size": (1, inf),
+    "gradient_accumulation_steps": (1, inf),
+    "save_total_limit": (1, inf),
+    "on_nan_limit": (1, inf),
+    "early_stopping_patience": (1, inf),
+    "early_stopping_threshold": (0, inf),
+}
+"""The smallest and the largest value of numbers of a recipe."""
+LOWER_IS_BETTER = r"loss$|(^|_)(error|error_rate|perplexity|ter|wer|cer|per)$"
+"""Names of metrics that fall as a model becomes better."""
 
 
 @dataclass
@@ -22,7 +47,8 @@ class TransductTrainingArguments(Seq2SeqTrainingArguments):
     learning_rate: float | None = field(
         default=None,
         metadata={
-            "help": "Peak learning rate (default 5e-5); for schedule='vaswani' a factor on the paper's formula (default 1)."
+            "help": "Peak learning rate (default 5e-5; with 'adafactor' and 'adamw_rms', whose rates are relative, 1e-3); "
+            "for the schedules 'vaswani' and 't5' a factor on the papers' formulas (default 1)."
         },
     )
     num_train_epochs: float | None = field(
@@ -38,7 +64,8 @@ class TransductTrainingArguments(Seq2SeqTrainingArguments):
     schedule: ScheduleName | None = field(
         default=None,
         metadata={
-            "help": "'vaswani', 'inverse_sqrt' or 'constant', warmed up over warmup_steps; None: lr_scheduler_type is used."
+            "help": "'vaswani', 'inverse_sqrt', 't5', 'constant' or 'cosine', warmed up over warmup_steps; None: "
+            "lr_scheduler_type is used."
         },
     )
     cooldown: float = field(
@@ -53,12 +80,41 @@ class TransductTrainingArguments(Seq2SeqTrainingArguments):
         default=None,
         metadata={"help": "Write a checkpoint whenever this many seconds of training have passed; `schedule` is needed."},
     )
+    optimizer: OptimizerName | None = field(
+        default=None,
+        metadata={
+            "help": "'adam' (Vaswani's), 'adafactor' (T5's) or 'adamw_rms', see training/optimizers.py; None: optim is used."
+        },
+    )
+
+    on_nan: Literal["stop", "skip"] = field(
+        default="stop",
+        metadata={
+            "help": "What to do about an update whose gradient is not finite: 'stop' before it, or 'skip' it. Either way its "
+            "batch is written to output_dir."
+        },
+    )
+    on_nan_limit: int = field(
+        default=10, metadata={"help": "With on_nan='skip': stop at this many updates in a row without a finite gradient."}
+    )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={
+            "help": "Stop when metric_for_best_model has not become better in this many evaluations, and load the best "
+            "checkpoint; the save_strategy 'no' then becomes 'best'."
+        },
+    )
+    early_stopping_threshold: float = field(
+        default=0.0, metadata={"help": "How much better metric_for_best_model must become to count, for early stopping."}
+    )
 
     def __post_init__(self):
         if self.learning_rate is None:
-            self.learning_rate = 1.0 if self.schedule == "vaswani" else 5e-5
+            self.learning_rate = self._default_rate()
         if self.num_train_epochs is None:
             self.num_train_epochs = 3.0 if self.max_minutes is None else NO_LIMIT_OF_EPOCHS
+        self._check_ranges()
+        self._prepare_early_stopping()
         super().__post_init__()
         for name in ("max_tokens_per_batch", "max_minutes", "save_seconds"):
             value = getattr(self, name)
@@ -67,6 +123,39 @@ class TransductTrainingArguments(Seq2SeqTrainingArguments):
         if not 0 <= self.cooldown <= 1:
             raise ValueError(f"cooldown={self.cooldown} must lie in [0, 1]: the share of the run that it takes")
         self._check_schedule()
+        check_optimizer(self.optimizer, self.optim, type(self).optim)
+
+    def _default_rate(self) -> float:
+        if self.schedule in ("vaswani", "t5"):
+            return 1.0
+        return 1e-3 if self.optimizer in RELATIVE_TO_WEIGHTS else 5e-5
+
+    def _check_ranges(self) -> None:
+        """The numbers whose faults would otherwise show late, in the words of another library."""
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ValueError(f"{name}={value!r} must be a number")
+            if not low <= value <= high:
+                raise ValueError(f"{name}={value} must be " + (f"at least {low}" if high == inf else f"between {low} and {high}"))
+        if self.on_nan not in ("stop", "skip"):
+            raise ValueError(f"on_nan={self.on_nan!r} must be 'stop' or 'skip'")
+
+    def _prepare_early_stopping(self) -> None:
+        if self.greater_is_better is None and self.metric_for_best_model is not None:
+            self.greater_is_better = re.search(LOWER_IS_BETTER, self.metric_for_best_model) is None
+        if self.early_stopping_patience is None:
+            if self.early_stopping_threshold:
+                raise ValueError(f"early_stopping_threshold={self.early_stopping_threshold} needs early_stopping_patience")
+            return
+        for name, unset in (("metric_for_best_model", None), ("eval_strategy", "no")):
+            if getattr(self, name) == unset:
+                raise ValueError(f"early_stopping_patience={self.early_stopping_patience} needs {name}")
+        self.load_best_model_at_end = True
+        if self.save_strategy == "no":
+            self.save_strategy = "best"
 
     def _check_schedule(self) -> None:
         if self.schedule is None:
@@ -80,6 +169,8 @@ class TransductTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"schedule={self.schedule!r} and lr_scheduler_type={self.lr_scheduler_type.value!r} exclude each other"
             )
+        if self.schedule == "cosine" and self.cooldown:
+            raise ValueError(f"cooldown={self.cooldown} and schedule='cosine' exclude each other: a cosine ends at zero by itself")
         if self.max_minutes is not None and 0 < self.warmup_steps < 1:
             raise ValueError(
                 f"warmup_steps={self.warmup_steps} is a share of all steps, whose number max_minutes leaves open: give a number"

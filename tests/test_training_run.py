@@ -101,7 +101,7 @@ def test_a_half_written_checkpoint_is_left_out(tmp_path, capsys):
     (checkpoints / "checkpoint-8" / "optimizer.pt").write_bytes(b"PK")
     start(tmp_path, console=Console(width=300))
     printed = capsys.readouterr().out
-    assert "checkpoint-8 was not written to its end (optimizer.pt is cut short)" in printed
+    assert "checkpoint-8 is damaged (optimizer.pt is cut short): it is now damaged-checkpoint-8" in printed
     assert "going on from" in printed
     (tmp_path / "straight").mkdir()
     start(tmp_path / "straight")

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from transduct.training.batching import TokenBudgetBatchSampler
 from transduct.training.schedules import BudgetedLR
@@ -39,11 +40,14 @@ class ByTheClock(TrainerCallback):
 class StopOnSignal(TrainerCallback):
     """On Ctrl-C or SIGTERM, finish the step, write a checkpoint and stop. `received` then holds the signal's number.
 
-    A second Ctrl-C stops at once. The handlers are those of before as soon as the training has ended.
+    Of several processes, whichever of them got the signal, all stop at the same step: after each step they ask each other, and
+    look at the answers one step later, when these have long arrived. A second Ctrl-C stops at once. The handlers are those of
+    before as soon as the training has ended.
     """
 
     def __init__(self):
         self.received: int | None = None
+        self._answer: tuple[torch.Tensor, Any] | None = None  # of all processes, on its way
 
     @contextmanager
     def listening(self) -> Iterator["StopOnSignal"]:
@@ -61,16 +65,54 @@ class StopOnSignal(TrainerCallback):
         self.received = number
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if self.received is not None:
+        stops = self.received is not None if args.world_size == 1 else self._any_stopped(args.device)
+        if stops:
             control.should_training_stop = control.should_save = True
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if args.world_size > 1:  # what each of them does next must be the same, too
+            self.received = self._read(self._ask(args.device))
+
+    def _any_stopped(self, device: torch.device) -> bool:
+        """Whether a process had its signal at the end of the step before this one; asks all of them about this one."""
+        before, self._answer = self._answer, self._ask(device)
+        return before is not None and self._read(before) is not None
+
+    def _ask(self, device: torch.device) -> tuple[torch.Tensor, Any]:
+        number = torch.tensor(self.received or 0, device=device)
+        return number, torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX, async_op=True)
+
+    def _read(self, answer: tuple[torch.Tensor, Any]) -> int | None:
+        number, under_way = answer
+        under_way.wait()
+        return int(number) or None
 
 
 class SaveLastStep(TrainerCallback):
-    """Writes a checkpoint at the end of the run, so that a longer run can go on from there."""
+    """Writes a checkpoint when the training ends, for whatever reason, so that a longer run can go on from there."""
+
+    def __init__(self):
+        self._saved = -1
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         if state.global_step >= state.max_steps:
             control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self._saved = state.global_step
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if control.should_training_stop and self._saved != state.global_step:  # save_strategy="best" would not
+            control.should_save = True
+
+
+class EarlyStopping(EarlyStoppingCallback):
+    """transformers' early stopping, which goes on counting where the checkpoint was written."""
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        super().on_train_begin(args, state, control, **kwargs)
+        saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        self.early_stopping_patience_counter = saved["attributes"]["early_stopping_patience_counter"]
 
 
 class ShowProgress(TrainerCallback):

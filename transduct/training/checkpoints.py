@@ -1,16 +1,180 @@
-"""Finds where a stopped run can go on: the newest checkpoint that was written to its end.
+"""Checkpoints that are whole or not there at all, and where a stopped run goes on.
 
-transformers writes a checkpoint straight into its folder, so a run that is killed meanwhile leaves a part of one behind.
-Whole means: every file is there, and none is cut short.
+- transformers writes a checkpoint straight into its folder, so a run that is killed meanwhile leaves a part of one behind. Here
+  it is written into `unfinished/`, then a manifest with the size and checksum of each file, all is flushed to the disk, and
+  the folder is moved to its place. Whoever looks for checkpoints, transformers' `resume_from_checkpoint=True` included, sees
+  only whole ones. Old ones are deleted after that, so that they are still there if the new one cannot be written.
+- A checkpoint that was damaged later is noticed by its checksums: `resume_point` takes the one before and says so. Checkpoints
+  without a manifest, as transformers writes them, are checked as far as their files allow.
+- What callbacks keep beside the trainer's state goes into the checkpoint too; see `SavesState`.
 """
 
 import json
+import os
 import re
+import shutil
 import struct
 import zipfile
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-_PARTS = ("config.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json")
+from transformers.trainer_utils import sort_checkpoints
+
+UNFINISHED = "unfinished"
+"""Folder beside the checkpoints in which the next one is written."""
+MANIFEST = "manifest.json"
+"""File in a checkpoint: the size and the CRC-32 of every other one."""
+STATE = "trainer_state.json"
+_PARTS = ("config.json", "model.safetensors", "optimizer.pt", "scheduler.pt", STATE)
+
+
+class CheckpointNotWritten(OSError):
+    """A checkpoint could not be written; those before it are untouched."""
+
+
+class SavesState:
+    """Base of callbacks whose state is too large for `trainer_state.json`, such as averaged weights."""
+
+    def save_state(self, folder: Path) -> None:
+        """Write into `folder`, a checkpoint that becomes whole with it. Every process calls this."""
+        raise NotImplementedError
+
+
+class WholeCheckpoints:
+    """Stands in for a trainer's `_save_checkpoint`, which then writes aside; see the top of this file."""
+
+    def __init__(self, trainer: Any):
+        self.trainer, self.save = trainer, trainer._save_checkpoint
+
+    @classmethod
+    def watch(cls, trainer: Any) -> None:
+        """Make every checkpoint of `trainer` a whole one; once is enough."""
+        if "_save_checkpoint" not in vars(trainer):
+            vars(trainer)["_save_checkpoint"] = cls(trainer)
+
+    def __call__(self, model: Any, trial: Any) -> None:
+        """Write the checkpoint of this step.
+
+        Raises:
+            CheckpointNotWritten: (an `OSError`) for whatever keeps it from being written, such as a full disk.
+        """
+        trainer = self.trainer
+        folder = Path(trainer._get_output_dir(trial))
+        unfinished, name = folder / UNFINISHED, f"checkpoint-{trainer.state.global_step}"
+        if trainer.args.should_save:
+            remove(unfinished)
+        trainer.accelerator.wait_for_everyone()
+        try:
+            self._write(unfinished / name, folder / name, model, trial)
+            self._settle(unfinished / name, folder / name)
+        except Exception as error:
+            free = shutil.disk_usage(folder).free if folder.exists() else 0
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise CheckpointNotWritten(_not_written(folder, name, error, free)) from error
+
+    def _write(self, staged: Path, final: Path, model: Any, trial: Any) -> None:
+        """All that belongs to the checkpoint, in every process, into `staged`."""
+        trainer, args = self.trainer, self.trainer.args
+        push, args.push_to_hub = args.push_to_hub, False  # from where it will stay
+        vars(trainer)["_get_output_dir"] = lambda trial: str(staged.parent)
+        try:
+            self.save(model, trial)
+        finally:
+            del vars(trainer)["_get_output_dir"]
+            args.push_to_hub = push
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, SavesState):
+                callback.save_state(staged)
+        if trainer.state.best_model_checkpoint == str(staged):
+            trainer.state.best_model_checkpoint = str(final)
+            if args.should_save:
+                trainer.state.save_to_json(str(staged / STATE))
+
+    def _settle(self, staged: Path, final: Path) -> None:
+        """Make it whole, then delete what `save_total_limit` leaves no room for."""
+        trainer, args = self.trainer, self.trainer.args
+        trainer.accelerator.wait_for_everyone()
+        if args.should_save:
+            seal(staged, final)
+            drop_old_checkpoints(final.parent, args.save_total_limit, trainer.state.best_model_checkpoint)
+        trainer.accelerator.wait_for_everyone()
+        if args.local_process_index == 0 and staged.is_dir():  # a machine with a disk of its own, which holds its own parts
+            seal(staged, final)
+            drop_old_checkpoints(final.parent, args.save_total_limit, trainer.state.best_model_checkpoint)
+        if args.push_to_hub:
+            trainer._push_from_checkpoint(str(final))
+
+
+def _not_written(folder: Path, name: str, error: Exception, free: int) -> str:
+    before = sort_checkpoints(str(folder), use_mtime=True)
+    return (
+        f"{name} could not be written to {folder}: {error} ({free / 1e6:,.1f} MB were free). What there was of it is removed; "
+        + (f"the last whole checkpoint is {before[-1]}" if before else "there is no checkpoint before it")
+        + ". Make room, or lower save_total_limit, and start again"
+    )
+
+
+def seal(staged: Path, final: Path) -> None:
+    """Write the manifest of `staged`, flush every file to the disk, and move the folder to `final` in one step."""
+    files = sorted(path for path in staged.rglob("*") if path.is_file() and path.name != MANIFEST)
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        entries = pool.map(lambda path: {"bytes": path.stat().st_size, "crc32": crc32(path)}, files)
+        manifest = {path.relative_to(staged).as_posix(): entry for path, entry in zip(files, entries, strict=True)}
+    (staged / MANIFEST).write_text(json.dumps({"files": manifest}, indent=1) + "\n", encoding="utf-8")
+    for path in (*files, staged / MANIFEST, *(path for path in staged.rglob("*") if path.is_dir()), staged):
+        flush(path)
+    if final.exists():  # the same step once more
+        final.rename(staged.parent / f"replaced-{final.name}")
+    staged.rename(final)
+    flush(final.parent)
+    remove(staged.parent)
+
+
+def crc32(path: Path) -> str:
+    """The file's CRC-32 as eight hexadecimal digits, read in pieces."""
+    value, piece = 0, bytearray(1 << 22)
+    view = memoryview(piece)
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(piece):
+            value = zlib.crc32(view[:size], value)
+    return f"{value:08x}"
+
+
+def flush(path: Path) -> None:
+    """Returns when the file or folder has reached the disk. Where folders cannot be flushed, only files are."""
+    if path.is_dir() and os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder if it is there; complain about what cannot be deleted."""
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def drop_old_checkpoints(folder: Path, limit: int | None, best: str | None = None) -> None:
+    """Delete the oldest checkpoints beyond `limit`, never the newest nor the `best`; as transformers does.
+
+    Each is moved into `unfinished/` first: a deletion that is interrupted leaves nothing that looks like a checkpoint.
+    """
+    if limit is None or limit <= 0:
+        return
+    found = [Path(path) for path in sort_checkpoints(str(folder), use_mtime=True)]
+    kept = {found[-1], *([Path(best)] if best is not None else [])}
+    spare = [path for path in found if path not in kept]
+    for path in spare[: max(0, len(found) - max(limit, len(kept)))]:
+        doomed = folder / UNFINISHED / f"old-{path.name}"
+        doomed.parent.mkdir(exist_ok=True)
+        path.rename(doomed)
+        remove(doomed.parent)
 
 
 def checkpoint_step(folder: Path) -> int:
@@ -19,32 +183,110 @@ def checkpoint_step(folder: Path) -> int:
     return int(match[1]) if match else -1
 
 
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Every checkpoint in `folder`, whole or damaged, the one with most steps last."""
+    found = (path for path in folder.glob("checkpoint-*") if path.is_dir() and checkpoint_step(path) >= 0)
+    return sorted(found, key=checkpoint_step)
+
+
 def find_checkpoints(folder: Path) -> tuple[list[Path], dict[Path, str]]:
     """Whole checkpoints in `folder`, the one with most steps last, and what is wrong with each of the others."""
-    found = sorted(
-        (path for path in folder.glob("checkpoint-*") if path.is_dir() and checkpoint_step(path) >= 0), key=checkpoint_step
-    )
+    found = list_checkpoints(folder)
     faults = {path: fault for path in found if (fault := checkpoint_fault(path))}
     return [path for path in found if path not in faults], faults
 
 
+def resume_point(folder: Path, say: Callable[[str], None]) -> Path | None:
+    """The newest whole checkpoint, or None where there is none of any kind. Damaged ones before it are set aside.
+
+    For one process at a time.
+
+    Args:
+        folder: that of the checkpoints.
+        say: told, in a sentence, what was done to which folder.
+
+    Raises:
+        ValueError: when there are checkpoints and none is whole.
+    """
+    _complete(folder)
+    faults: dict[Path, str] = {}
+    for path in reversed(list_checkpoints(folder)):
+        fault = checkpoint_fault(path)
+        if fault is None:
+            for damaged, reason in faults.items():
+                aside = _free_name(damaged.with_name(f"damaged-{damaged.name}"))
+                damaged.rename(aside)
+                say(f"{damaged} is damaged ({reason}): it is now {aside.name}, and nothing reads it")
+            return path
+        faults[path] = fault
+    if faults:
+        reasons = "; ".join(f"{path.name}: {reason}" for path, reason in faults.items())
+        raise ValueError(f"no checkpoint in {folder} is whole ({reasons}): restore one, or move them away to start anew")
+    return None
+
+
+def _complete(folder: Path) -> None:
+    """Finish what a stop between the last two steps of `seal` left; an unfinished checkpoint is no loss, and is deleted."""
+    for staged in list_checkpoints(folder / UNFINISHED):
+        if (staged / MANIFEST).is_file() and checkpoint_fault(staged) is None and not (folder / staged.name).exists():
+            staged.rename(folder / staged.name)
+    remove(folder / UNFINISHED)
+
+
+def _free_name(path: Path) -> Path:
+    """`path`, with a number behind it if that is taken."""
+    names = (path, *(path.with_name(f"{path.name}-{number}") for number in range(2, 1000)))
+    return next(name for name in names if not name.exists())
+
+
 def checkpoint_fault(checkpoint: Path) -> str | None:
-    """What keeps a run from going on at this checkpoint, or None."""
+    """What keeps a run from going on at this checkpoint, or None. Every file is read."""
+    if (checkpoint / MANIFEST).is_file():
+        return _fault_by_manifest(checkpoint)
     for name in _PARTS:
         if not (checkpoint / name).is_file():
             return f"{name} is missing"
     if not any(checkpoint.glob("rng_state*.pth")):
         return "rng_state.pth is missing"
     for path in (*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")):
-        if not zipfile.is_zipfile(path):
-            return f"{path.name} is cut short"
+        if (fault := _zip_fault(path)) is not None:
+            return fault
     if not _whole_safetensors(checkpoint / "model.safetensors"):
         return "model.safetensors is cut short"
     try:
-        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
     except ValueError:
-        return "trainer_state.json is cut short"
+        return f"{STATE} is cut short"
     return None
+
+
+def _fault_by_manifest(checkpoint: Path) -> str | None:
+    try:
+        entries = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"].items()
+        expected = {name: (int(entry["bytes"]), str(entry["crc32"])) for name, entry in entries}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{MANIFEST} is garbled"
+    for name, (size, checksum) in expected.items():
+        path = checkpoint / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size < size:
+            return f"{name} is cut short"
+        if path.stat().st_size > size or crc32(path) != checksum:
+            return f"{name} is not what was written: its checksum differs"
+    return None
+
+
+def _zip_fault(path: Path) -> str | None:
+    """Files of `torch.save` are zip archives, with a checksum for each entry."""
+    if not zipfile.is_zipfile(path):
+        return f"{path.name} is cut short"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+    except (zipfile.BadZipFile, OSError) as error:
+        return f"{path.name} is garbled: {error}"
+    return None if broken is None else f"{path.name} is garbled: {broken} has another checksum"
 
 
 def _whole_safetensors(path: Path) -> bool:

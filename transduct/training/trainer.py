@@ -18,6 +18,7 @@ from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.batching import TokenBudgetBatchSampler
 from transduct.training.callbacks import ByTheClock
 from transduct.training.evaluation import ExactEvaluation
+from transduct.training.faults import watch_for_faults
 from transduct.training.schedules import BudgetedLR, schedule_function
 
 
@@ -60,6 +61,7 @@ class TransductTrainer(Seq2SeqTrainer):
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
         """The inherited scheduler; with `schedule`, the papers' curve within a budget of steps and minutes."""
+        watch_for_faults(self)  # here, since every training comes by
         args = self.args
         if not isinstance(args, TransductTrainingArguments) or args.schedule is None:
             return super().create_scheduler(num_training_steps, optimizer)
@@ -71,6 +73,7 @@ class TransductTrainer(Seq2SeqTrainer):
                 total_steps=num_training_steps,
                 seconds=args.max_minutes and args.max_minutes * 60,
                 cooldown=args.cooldown,
+                cosine_after=warmup if args.schedule == "cosine" else None,
             )
             self._created_lr_scheduler = True  # a second call of `train` makes a new one
             self.remove_callback(ByTheClock)

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from transformers import Seq2SeqTrainingArguments
 
@@ -144,8 +144,9 @@ class TransductTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"on_nan={self.on_nan!r} must be 'stop' or 'skip'")
 
     def _prepare_early_stopping(self) -> None:
-        if self.greater_is_better is None and self.metric_for_best_model is not None:
-            self.greater_is_better = re.search(LOWER_IS_BETTER, self.metric_for_best_model) is None
+        inherited: Any = self  # whose types are not known
+        if inherited.greater_is_better is None and self.metric_for_best_model is not None:
+            inherited.greater_is_better = re.search(LOWER_IS_BETTER, self.metric_for_best_model) is None
         if self.early_stopping_patience is None:
             if self.early_stopping_threshold:
                 raise ValueError(f"early_stopping_threshold={self.early_stopping_threshold} needs early_stopping_patience")
@@ -154,8 +155,8 @@ class TransductTrainingArguments(Seq2SeqTrainingArguments):
             if getattr(self, name) == unset:
                 raise ValueError(f"early_stopping_patience={self.early_stopping_patience} needs {name}")
         self.load_best_model_at_end = True
-        if self.save_strategy == "no":
-            self.save_strategy = "best"
+        if inherited.save_strategy == "no":
+            inherited.save_strategy = "best"
 
     def _check_schedule(self) -> None:
         if self.schedule is None:

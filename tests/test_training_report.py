@@ -1,0 +1,164 @@
+"""The training report: whole, self-contained, escaped, and right for runs of every kind."""
+
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from transduct.training.report import Sample, TrainingRecord, command_line, number, render, write_report
+
+HISTORY = [
+    {"loss": 5.0, "grad_norm": 2.0, "learning_rate": 1e-3, "epoch": 0.1, "step": 20},
+    {"eval_loss": 4.5, "eval_bleu": 3.25, "eval_runtime": 77.7, "eval_samples_per_second": 66.6, "epoch": 0.2, "step": 40},
+    {"loss": 4.0, "grad_norm": 1.0, "learning_rate": 9e-4, "epoch": 0.2, "step": 40},
+    {"train_runtime": 12.0, "train_loss": 4.5, "total_flos": 3, "epoch": 0.2, "step": 40},
+]
+
+
+def record(**changes) -> TrainingRecord:
+    given = dict(
+        title="runs/x", recipe="output: runs/x\n", history=HISTORY, model="parameters 7", command="transduct train x.yaml"
+    )
+    return TrainingRecord(**{**given, **changes})
+
+
+class Page(HTMLParser):
+    """Refuses tags that are not closed in order, and keeps the text and what the page would load."""
+
+    VOID = {"meta", "br", "line", "circle", "polyline"}
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.links += [
+            value for name, value in attributes if name in ("src", "href", "data", "srcset") or "url(" in (value or "")
+        ]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def test_it_shows_the_whole_run():
+    samples = [Sample("ein Haus", "a house", ["a house", "one house"]), Sample("zwei", "too", ["two"]), Sample("drei", "three")]
+    page = Page(render(record(samples=samples, metrics={"word error": 0.12345, "BLEU": 31.2})))
+    for text in (
+        "runs/x", "40 steps, 0.20 epochs, last training loss 4.0000", "word error 0.1235", "31.2000",
+        "one house", "right", "wrong", "parameters 7", "transduct train x.yaml", "output: runs/x", "Learning rate", "bleu", "3.2500", "torch",
+    ):  # fmt: skip
+        assert text in page.text, text
+    assert page.tags.count("svg") == 4  # loss, rate, gradient, BLEU
+    assert "77.7" not in page.text
+    assert "66.6" not in page.text
+
+
+def test_it_needs_nothing_from_outside():
+    html = render(record(samples=[Sample("https://example.org/x.js", "b")]))
+    page = Page(html)
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
+    assert page.links == []
+    assert "@import" not in html
+    assert "url(" not in html
+
+
+def test_every_text_is_escaped():
+    bad = '<script>alert("x")</script>&amp;<b>'
+    html = render(
+        record(
+            title=bad, recipe=bad, model=bad, command=bad, metrics={bad: 1.0}, samples=[Sample(bad, bad, [bad])],
+            history=[{"eval_" + bad: 1.0, "step": 1}, {"loss": 1.0, bad: 3.0, "step": 1}, {"loss": 1.0, bad: 4.0, "step": 2}],
+        )
+    )  # fmt: skip
+    page = Page(html)
+    assert not {"script", "b"} & set(page.tags)
+    assert page.text.count(bad) >= 9
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [],
+        [{"loss": 2.0, "learning_rate": 0.1, "epoch": 1.0, "step": 5}],
+        [{"loss": math.nan, "grad_norm": math.inf, "learning_rate": 0.1, "step": 1}, {"loss": 2.0, "step": 2}],
+        [{"eval_loss": math.nan, "step": 3}],
+        [{"loss": 1.0, "step": 1, "epoch": None}],
+    ],
+)
+def test_it_is_a_page_for_every_history(history):
+    Page(render(record(history=history)))
+
+
+def test_a_step_that_was_trained_again_counts_once():
+    again = [{"loss": 9.0, "step": 20}, {"loss": 8.0, "step": 40}, {"loss": 7.0, "step": 40}, {"loss": 6.0, "step": 60}]
+    html = render(record(history=again))
+    points = re.search(r'points="([^"]*)"', html)[1].split()
+    assert len(points) == 3
+    assert "last training loss 6.0000" in Page(html).text
+
+
+def test_tokens_are_not_given_away():
+    html = render(
+        record(recipe="training:\n  hub_token: hf_secret\n", command="transduct train --set training.hub_token=hf_secret")
+    )
+    assert "hf_secret" not in html
+    assert "hub_token" in html
+
+
+def test_it_is_written_whole(tmp_path, monkeypatch):
+    path = tmp_path / "training_report.html"
+    write_report(path, record())
+    before = path.read_text(encoding="utf-8")
+    assert before == render(record())
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_report(path, record(title="another"))
+    assert path.read_text(encoding="utf-8") == before
+
+
+def test_the_command_can_be_pasted(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/transduct", "train", "my recipe.yaml", "--set", "training.seed=2"])
+    assert command_line() == "transduct train 'my recipe.yaml' --set training.seed=2"
+    monkeypatch.setattr("sys.argv", ["/x/transduct/training/__main__.py", "c.yaml"])
+    assert command_line() == "python -m transduct.training c.yaml"
+
+
+FIGURES = [
+    (0.12345, "0.1235"),
+    (3e-5, "3e-05"),
+    (12345.6, "1.235e+04"),
+    (1200, "1,200"),
+    (math.nan, "nan"),
+    (0.0, "0.0000"),
+    ("<", "&lt;"),
+]
+
+
+@pytest.mark.parametrize(("value", "shown"), FIGURES)
+def test_numbers(value, shown):
+    assert number(value) == shown

@@ -15,6 +15,7 @@ from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .layers import Linear
 from .masks import TokenLayout
 from .positions import rotate
 
@@ -120,10 +121,10 @@ class MultiHeadAttention(nn.Module):
         self.num_key_value_groups = num_heads // num_key_value_heads  # read by transformers' attention functions
         self.scale = scale
         self.dropout = dropout
-        self.q_proj = nn.Linear(d_model, num_heads * head_size, bias=biases != "none")
-        self.k_proj = nn.Linear(d_model, num_key_value_heads * head_size, bias=biases == "all")
-        self.v_proj = nn.Linear(d_model, num_key_value_heads * value_size, bias=biases != "none")
-        self.o_proj = nn.Linear(num_heads * value_size, d_model, bias=biases != "none")
+        self.q_proj = Linear(d_model, num_heads * head_size, bias=biases != "none")
+        self.k_proj = Linear(d_model, num_key_value_heads * head_size, bias=biases == "all")
+        self.v_proj = Linear(d_model, num_key_value_heads * value_size, bias=biases != "none")
+        self.o_proj = Linear(num_heads * value_size, d_model, bias=biases != "none")
 
     def forward(
         self,

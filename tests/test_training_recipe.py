@@ -80,7 +80,7 @@ def test_numbers_and_words_that_yaml_reads_otherwise():
         ("evaluation.metrics", ["bleu"], "must map names to metrics"),
         ("data.bad_rows", "ignore", "data.bad_rows='ignore'"),
         ("data.train", {"source": "a"}, "data.train needs both source and target"),
-        ("data.train", {"source": "a", "target": "b", "json": "c"}, "it has json and source and target"),
+        ("data.train", {"source": "a", "target": "b", "json": "c"}, "it has source and target and json"),
         ("data.train", {}, "it has none"),
         ("data.train", None, "data.train is missing"),
         ("data", 5, "data must be a mapping"),

@@ -1,229 +1,173 @@
-"""From files to tokenised data sets. Every complaint about a row names its file and line.
+"""Data sets of a run: read, checked and tokenised once into Arrow files in its output folder, then mapped into memory.
 
-- `load_split` reads parallel text, JSON lines, CSV or the results of a Python function into a `datasets.Dataset` with the
-  columns `source` (text), `targets` (texts that are all right) and `origin` ("file:line").
-- `tokenize` makes `input_ids` and `labels` of it: for training one pair for each target, for evaluation one row for each
-  source, with the other targets kept as references.
+A file is used again as long as it would come out the same: its name holds a hash of the rows' description, of the files that
+they come from (size and time of change), of the tokenizer and of the limits. What a Python function yields is not known
+before it has run, so that such rows are made anew at each start.
 """
 
-import csv
-import importlib.util
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
-from itertools import islice, zip_longest
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import ModuleType
-from typing import Any
-from uuid import uuid4
+from typing import Any, TypeVar
 
+from accelerate import PartialState
 from datasets import Dataset
+from datasets.arrow_writer import ArrowWriter
 
-from transduct.training.recipe import SplitSource
+from transduct.training.encoding import Encoder, Example
+from transduct.training.reading import BadRow, Row, files, function_file, open_dataset, read
+from transduct.training.recipe_data import FILES, SplitSource
 
-Row = tuple[str, list[str], str]
-"""Source, targets, and where they come from."""
+VERSION = 1
+"""Of what is stored; another one makes all files anew."""
+
+Usable = TypeVar("Usable")
 
 
-class BadRow(ValueError):
-    """A row that cannot be used; its message starts with the file and line."""
+@dataclass
+class Skipped:
+    """Rows that were left out: how many for each reason, and the first of each."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def add(self, bad: BadRow) -> None:
+        self.counts[bad.reason] += 1
+        self.first.setdefault(bad.reason, str(bad))
+
+    def update(self, other: "Skipped") -> None:
+        self.counts.update(other.counts)
+        self.first = other.first | self.first
+
+    def __bool__(self) -> bool:
+        return bool(self.counts)
+
+    def __str__(self) -> str:
+        reasons = (f"{count:,} {reason} (the first: {self.first[reason]})" for reason, count in self.counts.most_common())
+        return f"{self.counts.total():,} rows skipped: " + ", ".join(reasons)
 
 
-def load_split(split: SplitSource, folder: Path, bad_rows: str = "refuse") -> tuple[Dataset, list[str]]:
-    """The data set of a split, and the complaints about the rows that were skipped.
+@dataclass
+class Loaded:
+    """A data set in memory-mapped files, and what was found on the way."""
+
+    dataset: Dataset
+    rows: int
+    """Usable rows; a row with several targets is several pairs."""
+    skipped: Skipped
+
+
+def usable(rows: Iterable[Usable | BadRow], bad_rows: str, skipped: Skipped) -> Iterator[Usable]:
+    """The rows or examples without the bad ones, which are counted ("skip") or raised ("refuse")."""
+    for row in rows:
+        if not isinstance(row, BadRow):
+            yield row
+        elif bad_rows == "refuse":
+            raise row
+        else:
+            skipped.add(row)
+
+
+def load(split: SplitSource, folder: Path, encoder: Encoder, cache: Path, name: str, bad_rows: str = "refuse") -> Loaded:
+    """The encoded rows of a split, from an Arrow file that is made if it is not there.
 
     Args:
-        split: where the data are; its paths are relative to `folder`.
-        bad_rows: "refuse" raises the first complaint, "skip" collects them.
+        split: where the rows are; its paths are relative to `folder`.
+        encoder: makes examples of rows.
+        cache: folder of the Arrow files.
+        name: what the file is called; files of this name that were made of something else are deleted.
+        bad_rows: "refuse" raises the first bad row, "skip" counts them.
 
     Raises:
-        BadRow: (a `ValueError`) for a malformed or empty row, unless these are skipped.
+        BadRow: (a `ValueError`) for a row that is bad or too long, unless these are skipped.
         ValueError: when nothing is left.
     """
-    columns: dict[str, list] = {"source": [], "targets": [], "origin": []}
-    complaints = []
-    for row in islice(_read(split, folder), split.limit):
-        if isinstance(row, BadRow):
-            if bad_rows == "refuse":
-                raise row
-            complaints.append(str(row))
-            continue
-        for column, value in zip(columns.values(), row, strict=True):
-            column.append(value)
-    if not columns["source"]:
-        raise ValueError(f"no usable row in {_name(split)} ({len(complaints)} skipped)")
-    return Dataset.from_dict(columns), complaints
+    described = {option: value for option, value in asdict(split).items() if option not in ("name", "weight", "streaming")}
+    key = [VERSION, described, inputs_key(split, folder), encoder.key(), bad_rows]
+    path = cache / f"{name}-{hashlib.sha256(json.dumps(key, default=str).encode()).hexdigest()[:16]}.arrow"
+    may_differ = split.function is not None and PartialState().is_local_main_process  # the others take what that one wrote
+    note = None if may_differ else _read_note(path)
+    if note is None:
+        note = _make(path, split, folder, encoder, bad_rows)
+        _delete_others(path, name)
+    return Loaded(Dataset.from_file(str(path)), note["rows"], Skipped(Counter(note["counts"]), note["first"]))
 
 
-def tokenize(
-    dataset: Dataset,
-    tokenizer: Any,
-    every_target: bool,
-    max_source_tokens: int | None = None,
-    max_target_tokens: int | None = None,
-    bad_rows: str = "refuse",
-) -> tuple[Dataset, list[str]]:
-    """Adds `input_ids` and `labels`, and lists the complaints about rows that were skipped for their length.
+def _make(path: Path, split: SplitSource, folder: Path, encoder: Encoder, bad_rows: str) -> dict[str, Any]:
+    """Writes the Arrow file and its note, which is returned."""
+    skipped, rows = Skipped(), 0
 
-    Args:
-        dataset: as `load_split` gives it.
-        tokenizer: called with the sources, and with the targets as `text_target`.
-        every_target: one row for each target of a source (training), or one row with the first target (evaluation).
-        max_source_tokens, max_target_tokens: longest allowed; None: any length.
-        bad_rows: what to do with longer ones, "refuse" or "skip".
+    def counted() -> Iterator[Row]:
+        nonlocal rows
+        for row in usable(read(split, folder, encoder.documents), bad_rows, skipped):
+            rows += 1
+            yield row
 
-    Raises:
-        BadRow: (a `ValueError`) for a row that is too long, unless these are skipped.
-    """
-    complaints: list[str] = []
-
-    def encode(batch: dict[str, list]) -> dict[str, list]:
-        rows = list(zip(batch["source"], batch["targets"], batch["origin"], strict=True))
-        pairs = [(row, target) for row in rows for target in (row[1] if every_target else row[1][:1])]
-        encoded = tokenizer([row[0] for row, _ in pairs], text_target=[target for _, target in pairs])
-        result: dict[str, list] = {"input_ids": [], "labels": []}
-        if not every_target:
-            result |= {"source": [], "targets": []}
-        for (row, _), source, target in zip(pairs, encoded["input_ids"], encoded["labels"], strict=True):
-            complaint = _too_long(row[2], len(source), len(target), max_source_tokens, max_target_tokens)
-            if complaint is not None:
-                if bad_rows == "refuse":
-                    raise complaint
-                complaints.append(str(complaint))
-                continue
-            for column, value in zip(result.values(), (source, target, row[0], row[1]), strict=False):
-                column.append(value)
-        return result
-
-    options: dict[str, Any] = {"keep_in_memory": True, "load_from_cache_file": False, "new_fingerprint": uuid4().hex[:16]}
-    encoded = dataset.map(encode, batched=True, remove_columns=dataset.column_names, **options)
-    if len(encoded) == 0:
-        raise ValueError(f"no row is short enough ({len(complaints)} skipped): {complaints[0]}")
-    return encoded, complaints
+    if not _write(path, usable(encoder(counted()), bad_rows, skipped), encoder):
+        raise ValueError(f"no usable row in {split}" + (f": {skipped}" if skipped else ""))
+    note = {"rows": rows, "counts": skipped.counts, "first": skipped.first, "bytes": path.stat().st_size}
+    part = _note_of(path).with_suffix(".part")
+    part.write_text(json.dumps(note), encoding="utf-8")
+    part.replace(_note_of(path))
+    return note
 
 
-def _too_long(origin: str, source: int, target: int, max_source: int | None, max_target: int | None) -> BadRow | None:
-    for side, tokens, limit in (("source", source, max_source), ("target", target, max_target)):
-        if limit is not None and tokens > limit:
-            return BadRow(f"{origin}: the {side} has {tokens} tokens, more than data.max_{side}_tokens={limit}")
-    return None
+def _write(path: Path, examples: Iterable[Example], encoder: Encoder) -> int:
+    """Writes beside the place and moves there, so that the file is never half written. Returns the number of examples."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    try:
+        with ArrowWriter(path=str(part), features=encoder.features) as writer:
+            for example in examples:
+                writer.write(example)
+            count, _ = writer.finalize()
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return count
 
 
-def _name(split: SplitSource) -> str:
-    return split.json or split.csv or split.function or f"{split.source} and {split.target}"
+def _note_of(path: Path) -> Path:
+    return path.with_suffix(".json")
 
 
-def _read(split: SplitSource, folder: Path) -> Iterator[Row | BadRow]:
-    if split.json is not None:
-        rows = _read_json(folder / split.json, split)
-    elif split.csv is not None:
-        rows = _read_csv(folder / split.csv, split)
-    elif split.function is not None:
-        rows = _read_function(split.function, split.arguments, folder)
-    else:
-        assert split.source is not None
-        assert split.target is not None
-        rows = _read_text(folder / split.source, folder / split.target)
-    for origin, source, targets in rows:
-        yield _checked_row(origin, source, targets)
+def _read_note(path: Path) -> dict[str, Any] | None:
+    """What was noted about a file, or None where the file is missing or cut short."""
+    note = _note_of(path)
+    if not path.is_file() or not note.is_file():
+        return None
+    values = json.loads(note.read_text(encoding="utf-8"))
+    return values if values["bytes"] == path.stat().st_size else None
 
 
-def _checked_row(origin: str, source: Any, targets: Any) -> Row | BadRow:
-    for side in (source, targets):
-        if isinstance(side, BadRow):
-            return side
-    targets = list(targets) if isinstance(targets, (list, tuple)) else [targets]
-    if not isinstance(source, str) or not targets or not all(isinstance(target, str) for target in targets):
-        return BadRow(f"{origin}: source and target must be texts, not {source!r} and {targets!r}")
-    if not source.strip():
-        return BadRow(f"{origin}: the source is empty")
-    if not all(target.strip() for target in targets):
-        return BadRow(f"{origin}: the target is empty")
-    return source, targets, origin
+def _delete_others(path: Path, name: str) -> None:
+    for old in path.parent.glob(f"{name}-{'?' * 16}.*"):
+        if old.stem != path.stem:
+            old.unlink(missing_ok=True)
 
 
-def _lines(path: Path) -> Iterator[str | BadRow]:
-    """The file's lines without their ends; only newlines end a line."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield line.decode("utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                yield BadRow(f"{path}:{number}: not UTF-8: {error.reason}")
+def inputs_key(split: SplitSource, folder: Path) -> Any:
+    """What tells whether the rows of a split may have changed: of files their size and time, of a data set its fingerprint."""
+    if split.dataset is not None:
+        opened = open_dataset(split, folder)
+        return opened._fingerprint
+    if split.function is not None:
+        return _state(function_file(split.function, folder)[0])
+    named = [vars(split)[name] for name in ("source", "target", *FILES) if vars(split)[name] is not None]
+    return [_state(path) for names in named for path in files(names, folder)]
 
 
-def _read_text(source_path: Path, target_path: Path) -> Iterator[tuple[str, Any, Any]]:
-    for number, (source, target) in enumerate(zip_longest(_lines(source_path), _lines(target_path)), start=1):
-        if source is None or target is None:
-            ended = source_path if source is None else target_path
-            pair = f"{source_path.name} and {target_path.name}"
-            raise ValueError(f"{ended}:{number}: the file ends before this line, but {pair} must have as many lines")
-        yield f"{source_path}:{number}", source, target
+def _state(path: Path) -> list[Any]:
+    found = path.stat()
+    return [str(path.resolve()), found.st_size, found.st_mtime_ns]
 
 
-def _read_json(path: Path, split: SplitSource) -> Iterator[tuple[str, Any, Any]]:
-    for number, line in enumerate(_lines(path), start=1):
-        origin = f"{path}:{number}"
-        if isinstance(line, BadRow):
-            yield origin, line, None
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            yield origin, BadRow(f"{origin}: not JSON: {error}"), None
-            continue
-        missing = [name for name in (split.source_field, split.target_field) if not isinstance(row, dict) or name not in row]
-        if missing:
-            yield origin, BadRow(f"{origin}: no key {' and no key '.join(map(repr, missing))} in {line[:80]}"), None
-            continue
-        yield origin, row[split.source_field], row[split.target_field]
-
-
-def _read_csv(path: Path, split: SplitSource) -> Iterator[tuple[str, Any, Any]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        for name in (split.source_field, split.target_field):
-            if name not in (reader.fieldnames or ()):
-                raise ValueError(f"{path}:1: no column {name!r}; the header has {', '.join(reader.fieldnames or ()) or 'none'}")
-        for row in reader:
-            origin = f"{path}:{reader.line_num}"
-            missing = [name for name in (split.source_field, split.target_field) if row[name] is None]
-            if missing:
-                yield origin, BadRow(f"{origin}: the row ends before the column {missing[0]!r}"), None
-                continue
-            yield origin, row[split.source_field], row[split.target_field]
-
-
-def _read_function(name: str, arguments: dict[str, Any], folder: Path) -> Iterator[tuple[str, Any, Any]]:
-    for number, row in enumerate(_import_function(name, folder)(**arguments), start=1):
-        origin = f"{name}, row {number}"
-        if not isinstance(row, (tuple, list)) or len(row) != 2:
-            yield (
-                origin,
-                BadRow(f"{origin}: not a pair of a source and a target or list of targets: {row!r}"),
-                None,
-            )
-            continue
-        yield origin, row[0], row[1]
-
-
-def _import_function(name: str, folder: Path) -> Callable[..., Iterable]:
-    file, colon, function = name.rpartition(":")
-    path = folder / file
-    if not colon or not path.is_file():
-        raise ValueError(f"function={name!r} must read file.py:name, with a file in {folder}")
-    module = _module(path, path.stat().st_mtime_ns)
-    if function not in vars(module):
-        raise ValueError(f"function={name!r}: {path} has no {function}")
-    return vars(module)[function]
-
-
-@cache
-def _module(path: Path, changed: int) -> ModuleType:
-    """The file run as a module, once for all splits; once more after it has changed."""
-    spec = importlib.util.spec_from_file_location(f"_transduct_data_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def texts_of(parts: list[Callable[[], Iterator[Row]]], sides: str) -> Iterator[str]:
+    """The texts that a vocabulary is learnt from, read anew: of "source", "target", or "both", first all sources."""
+    for side in ("source", "target") if sides == "both" else (sides,):
+        for part in parts:
+            for row in part():
+                yield from (row.source,) if side == "source" else row.targets

@@ -11,22 +11,30 @@ from rich.progress import track
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from transduct.training.collators import Seq2SeqCollator
+from transduct.training.encoding import PairEncoder
 from transduct.training.metrics import METRICS
-from transduct.training.recipe import EvaluationSection
+from transduct.training.recipe import EvaluationSection, SplitSource
 
 
 class SavedModel:
-    """A model folder, loaded through the Auto classes, that turns texts into texts by beam search."""
+    """A model folder, loaded through the Auto classes, that turns texts into texts by beam search.
 
-    def __init__(self, folder: str | Path, device: torch.device | str = "cpu"):
+    Args:
+        folder: of `save_pretrained`.
+        device: where the model works.
+        split: a part of the data whose prefix, tag and languages belong before the sources.
+    """
+
+    def __init__(self, folder: str | Path, device: torch.device | str = "cpu", split: SplitSource | None = None):
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self.encoder = PairEncoder(self.tokenizer, split or SplitSource())
         self.model = AutoModelForSeq2SeqLM.from_pretrained(folder).to(device).eval()
 
     @torch.inference_mode()
     def outputs(self, texts: Sequence[str], options: EvaluationSection, console: Console) -> list[str]:
         """The best hypothesis for each text, in their order. Batches hold texts of like length."""
         collate = Seq2SeqCollator(self.tokenizer)
-        sources = self.tokenizer(list(texts))["input_ids"]
+        sources = self.encoder.encode_sources(texts)
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
         results = [""] * len(sources)
         starts = range(0, len(order), options.batch_size)

@@ -12,6 +12,7 @@ Nothing is built and no data are loaded: `describe` counts by closed formulas, f
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from transduct.accounting import ModelDescription, describe
 from transduct.training.arguments import NO_LIMIT_OF_EPOCHS, TransductTrainingArguments
 from transduct.training.devices import device_named
 from transduct.training.layouts import LAYOUTS, LayoutMemory, layout_memory, needs
+from transduct.training.reading import files
 from transduct.training.recipe import Recipe, SplitSource
 
 GIB = 2**30
@@ -149,7 +151,9 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
     checkpointing = _checkpointing(args)
     described = describe(config, source_length=source, target_length=target)
     need = needs(config, (rows, source, target), optimizer, half, checkpointing)
-    examples = options.examples if options.examples is not None else count_pairs(recipe.data.train, recipe.folder)
+    examples = options.examples
+    if examples is None and recipe.objective.of_pairs:
+        examples = count_pairs(recipe.data.parts, recipe.folder)
     pairs_per_step = rows * options.gpus * args.gradient_accumulation_steps
     flops_per_step = pairs_per_step * training_flops(described, source, target, checkpointing)
     peak = _peak(args, options, half)
@@ -302,13 +306,25 @@ def _pairs_per_batch(args: TransductTrainingArguments, source: int, target: int)
     return budget // (source + target)
 
 
-def count_pairs(split: SplitSource, folder: Path) -> int | None:
-    """Pairs of a split by the lines of its files, or None where only loading them would tell."""
-    file = split.json or split.source or split.csv
-    if file is None or not (folder / file).is_file():
+def count_pairs(parts: Sequence[SplitSource], folder: Path) -> int | None:
+    """Pairs of the training data by the lines of their files, or None where only loading them would tell."""
+    counts = [_count_lines(part, folder) for part in parts]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _count_lines(split: SplitSource, folder: Path) -> int | None:
+    named = split.json or split.source or split.csv or split.tsv
+    try:
+        paths = files(named or [], folder)
+    except FileNotFoundError:
         return None
-    with (folder / file).open("rb") as lines:
-        count = sum(1 for line in lines if line.strip()) - int(split.csv is not None)  # a CSV's first line is its header
+    if not paths or not all(path.is_file() and path.suffix != ".gz" for path in paths):
+        return None
+    count = 0
+    for path in paths:
+        with path.open("rb") as lines:
+            count += sum(1 for line in lines if line.strip()) - int(named in (split.csv, split.tsv))  # their first is a header
     return min(count, split.limit) if split.limit is not None else count
 
 

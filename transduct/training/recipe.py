@@ -4,7 +4,8 @@
 output: runs/g2p                       # where checkpoints and the finished model go
 model: {preset: vaswani-base, d_model: 96, ...}        # a preset, and fields of TransductConfig that differ
 tokenizer: {kind: chars, ...}                          # how TransductTokenizer is trained on the training texts
-data: {train: {...}, validation: {...}, test: {...}}   # see data.py
+data: {train: {...}, validation: {...}, test: {...}}   # see recipe_data.py
+objective: {name: span_corruption}                     # what is made of documents, see recipe_data.py; without it: pairs
 training: {max_tokens_per_batch: 2048, ...}            # fields of TransductTrainingArguments
 evaluation: {metrics: {word error: sequence_error}, num_beams: 4}
 ```
@@ -13,7 +14,6 @@ An unknown key is an error that names its path and the keys that it may have mea
 command line's `--set`, change single values.
 """
 
-import difflib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -22,44 +22,13 @@ from typing import Any
 
 import yaml
 
-SPLITS = ("train", "validation", "test")
+from transduct.training.recipe_checks import check_count, check_names, check_number, checked, keys_of, unknown_key
+from transduct.training.recipe_data import SPLITS, DataSection, ObjectiveSection, SplitSource, build_data, build_objective
 
-
-@dataclass(kw_only=True)
-class SplitSource:
-    """Where the pairs of one split come from: parallel text files, JSON lines, CSV, or a Python function."""
-
-    source: str | None = None
-    """Text file with one source a line; belongs to `target`."""
-    target: str | None = None
-    """Text file with the targets, line by line."""
-    json: str | None = None
-    """JSON-lines file; `source_field` and `target_field` name the keys."""
-    csv: str | None = None
-    """CSV file with a header; `source_field` and `target_field` name the columns."""
-    source_field: str = "source"
-    target_field: str = "target"
-    """In JSON lines, a list of texts is taken as alternatives that are all right."""
-    function: str | None = None
-    """`file.py:name`, a function that yields (source, target or list of targets); it runs as code of yours."""
-    arguments: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of that function."""
-    limit: int | None = None
-    """Use the first so many examples only."""
-
-
-@dataclass(kw_only=True)
-class DataSection:
-    train: SplitSource
-    validation: SplitSource | None = None
-    """Evaluated while training, if `training.eval_strategy` says so."""
-    test: SplitSource | None = None
-    """Evaluated once, with the finished model."""
-    max_source_tokens: int | None = None
-    max_target_tokens: int | None = None
-    """Longer examples are bad rows; None: no limit."""
-    bad_rows: str = "refuse"
-    """Malformed, empty or too long rows: "refuse" stops at the first, "skip" leaves them out of training and counts them."""
+__all__ = [
+    "SPLITS", "DataSection", "EvaluationSection", "ObjectiveSection", "Recipe", "SplitSource",
+    "build_recipe", "load_recipe",
+]  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -85,6 +54,7 @@ class Recipe:
     tokenizer: dict[str, Any]
     data: DataSection
     training: dict[str, Any]
+    objective: ObjectiveSection = field(default_factory=ObjectiveSection)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     threads: int | None = None
     """Processor threads; None: torch decides. Small models gain nothing from a second one."""
@@ -104,7 +74,7 @@ def load_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(raw, dict):
-        raise ValueError(f"{path} must hold a mapping with the keys {', '.join(_keys(Recipe))}")
+        raise ValueError(f"{path} must hold a mapping with the keys {', '.join(keys_of(Recipe))}")
     for change in changes:
         _apply_change(raw, change)
     recipe = build_recipe(raw)
@@ -114,19 +84,13 @@ def load_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
 
 def build_recipe(raw: Mapping[str, Any]) -> Recipe:
     """The checked recipe of a nested mapping."""
-    values = dict(_checked(raw, Recipe, ""))
-    data = dict(_checked(values["data"], DataSection, "data"))
-    for name in SPLITS:
-        if data.get(name) is not None:
-            data[name] = SplitSource(**_checked(data[name], SplitSource, f"data.{name}"))
-            _check_split(data[name], f"data.{name}")
-    values["data"] = DataSection(**data)
-    if values["data"].bad_rows not in ("refuse", "skip"):
-        raise ValueError(f'data.bad_rows={values["data"].bad_rows!r} must be "refuse" or "skip"')
-    values["evaluation"] = EvaluationSection(**_checked(values.get("evaluation") or {}, EvaluationSection, "evaluation"))
+    values = checked(raw, Recipe, "")
+    values["objective"] = build_objective(values.get("objective") or {})
+    values["data"] = build_data(values["data"], documents=not values["objective"].of_pairs)
+    values["evaluation"] = EvaluationSection(**checked(values.get("evaluation") or {}, EvaluationSection, "evaluation"))
     _check_evaluation(values["evaluation"])
     if values.get("threads") is not None:
-        _check_count(values["threads"], "threads", 1)
+        check_count(values["threads"], "threads", 1)
     values["training"] = _training_arguments(values["training"])
     _check_model(values["model"])
     _check_tokenizer(values["tokenizer"])
@@ -138,7 +102,7 @@ def _check_model(raw: Any) -> None:
     from transduct.presets import config_from_preset
 
     known = {"preset", "from_pretrained", *(f.name for f in fields(TransductConfig))}
-    _check_names(raw, "model", known)
+    check_names(raw, "model", known)
     if ("preset" in raw) == ("from_pretrained" in raw):
         raise ValueError("model needs either preset, a name of transduct.preset_names(), or from_pretrained, a folder")
     if "preset" in raw:
@@ -149,15 +113,7 @@ def _check_tokenizer(raw: Any) -> None:
     from transduct.tokenization import AFFIXES, TransductTokenizer
 
     trained = set(inspect.signature(TransductTokenizer.train).parameters) - {"files_or_iterator", "target", "kwargs"}
-    _check_names(raw, "tokenizer", {*trained, *AFFIXES, "model_max_length", "separate_vocabularies", "from_pretrained"})
-
-
-def _check_names(raw: Any, path: str, known: Iterable[str]) -> None:
-    if not isinstance(raw, Mapping):
-        raise ValueError(f"{path} must be a mapping, not {raw!r}")
-    for key in raw:
-        if key not in known:
-            raise unknown_key(f"{path}.{key}", str(key), known)
+    check_names(raw, "tokenizer", {*trained, *AFFIXES, "model_max_length", "separate_vocabularies", "from_pretrained"})
 
 
 def _apply_change(raw: dict[str, Any], change: str) -> None:
@@ -173,63 +129,14 @@ def _apply_change(raw: dict[str, Any], change: str) -> None:
     place[key] = yaml.safe_load(value)
 
 
-def _keys(section: type) -> dict[str, bool]:
-    """Names of a section's keys, each with whether it must be given."""
-    from dataclasses import MISSING
-
-    return {
-        f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(section) if not f.metadata.get("internal")
-    }
-
-
-def _checked(raw: Any, section: type, path: str) -> dict[str, Any]:
-    """`raw` itself, if it is a mapping with all of the section's needed keys and no others."""
-    keys = _keys(section)
-    if not isinstance(raw, Mapping):
-        raise ValueError(f"{path or 'the recipe'} must be a mapping with keys of {', '.join(keys)}, not {raw!r}")
-    for key in raw:
-        if key not in keys:
-            raise unknown_key(f"{path}.{key}".lstrip("."), str(key), keys)
-    for key, needed in keys.items():
-        if needed and raw.get(key) is None:
-            raise ValueError(f"{path}.{key}".lstrip(".") + " is missing from the recipe")
-    return dict(raw)
-
-
-def unknown_key(path: str, key: str, known: Iterable[str]) -> ValueError:
-    """The error for a key that is not one of `known`, with those that it may have meant."""
-    known = sorted(known)
-    close = difflib.get_close_matches(key, known, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
-    return ValueError(f"{path} is no key of a recipe: {hint}")
-
-
-def _check_split(split: SplitSource, path: str) -> None:
-    ways = [name for name in ("json", "csv", "function") if vars(split)[name] is not None]
-    if split.source is not None or split.target is not None:
-        if split.source is None or split.target is None:
-            raise ValueError(f"{path} needs both source and target, two text files with as many lines")
-        ways.append("source and target")
-    if len(ways) != 1:
-        raise ValueError(
-            f"{path} needs exactly one of source and target, json, csv, function; it has {' and '.join(ways) or 'none'}"
-        )
-
-
 def _check_evaluation(evaluation: EvaluationSection) -> None:
     """All of it now: the section is used when the training is over."""
     _check_metrics(evaluation.metrics)
     for name, least in (("num_beams", 1), ("batch_size", 1), ("samples", 0)):
-        _check_count(getattr(evaluation, name), f"evaluation.{name}", least)
-    if isinstance(evaluation.length_penalty, bool) or not isinstance(evaluation.length_penalty, (int, float)):
-        raise ValueError(f"evaluation.length_penalty={evaluation.length_penalty!r} must be a number")
+        check_count(getattr(evaluation, name), f"evaluation.{name}", least)
+    check_number(evaluation.length_penalty, "evaluation.length_penalty")
     if not isinstance(evaluation.inputs, list) or not all(isinstance(text, str) for text in evaluation.inputs):
         raise ValueError(f"evaluation.inputs={evaluation.inputs!r} must be a list of texts; quote what YAML reads otherwise")
-
-
-def _check_count(value: Any, path: str, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{path}={value!r} must be a whole number of at least {least}")
 
 
 def _check_metrics(metrics: Any) -> None:

@@ -3,6 +3,7 @@
 The output folder holds
 - `recipe.yaml`: what is trained; a start with another model, tokenizer or data is refused;
 - `tokenizer/`: trained once, at the first start;
+- `data/`: the tokenised data, made anew when they have changed;
 - `checkpoints/`: the last two; a start goes on at the newest whole one;
 - `model/`: the finished model with its tokenizer, for `from_pretrained`;
 - `metrics.json`: the evaluation of `model/` on the test set.
@@ -13,8 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import reduce
-from itertools import chain
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,14 @@ from transformers.utils import logging as transformers_logging
 
 from transduct import register
 from transduct.training.arguments import TransductTrainingArguments
-from transduct.training.callbacks import SaveLastStep, ShowProgress, StopOnSignal
-from transduct.training.checkpoints import find_checkpoints
+from transduct.training.callbacks import EarlyStopping, SaveLastStep, ShowProgress, StopOnSignal
+from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
 from transduct.training.collators import Seq2SeqCollator
-from transduct.training.data import load_split, tokenize
 from transduct.training.final import SavedModel, measure, show
 from transduct.training.metrics import METRICS
-from transduct.training.recipe import SPLITS, Recipe
+from transduct.training.processes import decided_by_main
+from transduct.training.recipe import Recipe, build_recipe
+from transduct.training.run_data import RunData
 from transduct.training.trainer import TransductTrainer
 
 DEFAULTS: dict[str, Any] = dict(
@@ -47,6 +48,12 @@ DEFAULTS: dict[str, Any] = dict(
     dataloader_pin_memory=False,
 )
 """Values of training arguments that a recipe need not give; checkpoints then go by `save_seconds`."""
+
+SAME = (
+    "model", "tokenizer", "objective", "data.train", "data.max_source_tokens", "data.max_target_tokens", "data.temperature",
+    "data.cap", "data.subwords", "data.buffer_rows",
+)  # fmt: skip
+"""What cannot change once a run has a checkpoint."""
 
 
 @dataclass
@@ -102,13 +109,13 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
     if not recipe.output:
         raise ValueError("output is empty: name the folder for checkpoints and model")
     if fresh:
-        for name in ("checkpoints", "tokenizer", "model"):
+        for name in ("checkpoints", "data", "tokenizer", "model"):
             shutil.rmtree(output / name, ignore_errors=True)
         note.unlink(missing_ok=True)
     written = _plain(recipe)
     if note.is_file():
-        before = yaml.safe_load(note.read_text(encoding="utf-8"))
-        for name in ("model", "tokenizer", "data.train", "data.max_source_tokens", "data.max_target_tokens"):
+        before = _plain(build_recipe(yaml.safe_load(note.read_text(encoding="utf-8"))))  # of an older version, too
+        for name in SAME:
             was, is_ = (reduce(lambda section, key: section[key], name.split("."), values) for values in (before, written))
             if was != is_:
                 _check_nothing_is_trained(output, f"another {name}: {was!r}, not {is_!r}")
@@ -120,7 +127,7 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
 
 def _check_nothing_is_trained(output: Path, difference: str) -> None:
     """Refuses a recipe that differs from the folder's run, unless that ended before its first checkpoint: nothing is lost."""
-    if find_checkpoints(output / "checkpoints")[0] or (output / "model").exists():
+    if list_checkpoints(output / "checkpoints") or (output / "model").exists():
         raise ValueError(f"{output} holds a run with {difference}. Choose another output, or --fresh to delete that run")
 
 
@@ -133,9 +140,10 @@ def _plain(recipe: Recipe) -> dict[str, Any]:
 def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductTrainer:
     """Data, tokenizer, model and trainer of a recipe."""
     args = TransductTrainingArguments(**{**DEFAULTS, **recipe.training, "output_dir": str(output / "checkpoints")})
-    texts = {name: _load(recipe, name, console) for name in SPLITS[:2] if vars(recipe.data)[name] is not None}
-    tokenizer = build_tokenizer(recipe, texts["train"], output / "tokenizer")
-    data = {name: _encode(recipe, tokenizer, dataset, name, console) for name, dataset in texts.items()}
+    data = RunData(recipe, output / "data", args.seed, console)
+    with args.main_process_first(desc="preparing the data"):  # the others find what it has written
+        tokenizer = build_tokenizer(recipe, data, output / "tokenizer")
+        train, validation = data.training(tokenizer), data.validation(tokenizer)
     set_seed(args.seed)
     model = build_model(recipe, tokenizer)
     model.generation_config.num_beams = recipe.evaluation.num_beams
@@ -146,38 +154,19 @@ def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductT
         model,
         args,
         data_collator=Seq2SeqCollator(tokenizer, model=model),
-        train_dataset=data["train"],
-        eval_dataset=data.get("validation"),
+        train_dataset=train,
+        eval_dataset=validation,
         processing_class=tokenizer,
-        compute_metrics=_metrics_of(recipe, tokenizer, data.get("validation")) if "validation" in data else None,
+        compute_metrics=_metrics_of(recipe, tokenizer, validation),
         callbacks=[SaveLastStep(), ShowProgress(console)],
     )
+    if args.early_stopping_patience is not None:
+        trainer.add_callback(EarlyStopping(args.early_stopping_patience, args.early_stopping_threshold))
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _load(recipe: Recipe, name: str, console: Console) -> Dataset:
-    """The texts of a split, and a word about them."""
-    dataset, complaints = load_split(vars(recipe.data)[name], recipe.folder, recipe.data.bad_rows)
-    _say_skipped(name, complaints, console)
-    console.print(f"{name}: {len(dataset):,} sources, {sum(map(len, dataset['targets'])):,} pairs", highlight=False)
-    return dataset
-
-
-def _encode(recipe: Recipe, tokenizer: Any, dataset: Dataset, name: str, console: Console) -> Dataset:
-    data = recipe.data
-    limits = (data.max_source_tokens, data.max_target_tokens)
-    encoded, complaints = tokenize(dataset, tokenizer, name == "train", *limits, bad_rows=data.bad_rows)
-    _say_skipped(name, complaints, console)
-    return encoded
-
-
-def _say_skipped(name: str, complaints: list[str], console: Console) -> None:
-    if complaints:
-        console.print(f"{name}: {len(complaints):,} rows skipped; the first: {complaints[0]}", highlight=False, markup=False)
-
-
-def build_tokenizer(recipe: Recipe, train: Dataset, folder: Path) -> Any:
+def build_tokenizer(recipe: Recipe, data: RunData, folder: Path) -> Any:
     """The run's tokenizer: the one in `folder`, else `tokenizer.from_pretrained`, else one trained on the training texts."""
     from transduct.tokenization import TransductTokenizer
 
@@ -189,9 +178,8 @@ def build_tokenizer(recipe: Recipe, train: Dataset, folder: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(pretrained, **options)
     else:
         separate = options.pop("separate_vocabularies", False)
-        sources, targets = iter(train["source"]), chain.from_iterable(train["targets"])
-        texts = {"files_or_iterator": sources, "target": targets} if separate else {"files_or_iterator": chain(sources, targets)}
-        tokenizer = TransductTokenizer.train(**texts, **options)
+        sources, targets = (data.texts("source"), data.texts("target")) if separate else (data.texts("both"), None)
+        tokenizer = TransductTokenizer.train(sources, target=targets, **options)
     _save_whole(folder, tokenizer.save_pretrained)
     return tokenizer
 
@@ -215,8 +203,10 @@ def build_model(recipe: Recipe, tokenizer: Any) -> Any:
     return TransductForConditionalGeneration(config_from_preset(options.pop("preset"), **{**vocabularies, **options}))
 
 
-def _metrics_of(recipe: Recipe, tokenizer: Any, validation: Dataset) -> Any:
-    """`compute_metrics` for the validation set, whose references are in its own column."""
+def _metrics_of(recipe: Recipe, tokenizer: Any, validation: Dataset | None) -> Any:
+    """`compute_metrics` for the validation set, whose references are in its own column; None for one without references."""
+    if validation is None or not recipe.objective.of_pairs:
+        return None
     references = validation["targets"]
 
     def compute(prediction: Any) -> dict[str, float]:
@@ -228,25 +218,34 @@ def _metrics_of(recipe: Recipe, tokenizer: Any, validation: Dataset) -> Any:
 
 def _train(trainer: TransductTrainer, checkpoints: Path, console: Console) -> None:
     """Go on at the newest whole checkpoint, unless the run is over there."""
-    whole, faults = find_checkpoints(checkpoints)
-    for path, fault in faults.items():
-        console.print(f"{path} was not written to its end ({fault}): it is deleted", highlight=False, markup=False)
-        shutil.rmtree(path)
-    if not whole:
+    newest = decided_by_main(lambda: resume_point(checkpoints, partial(console.print, highlight=False, markup=False)))
+    if newest is None:
         trainer.train()
         return
-    console.print(f"going on from {whole[-1]}", highlight=False, markup=False)
-    if is_over(whole[-1], trainer.args):
+    console.print(f"going on from {newest}", highlight=False, markup=False)
+    if is_over(newest, trainer.args):
         console.print("nothing is left to train", highlight=False)
-        trainer.model = type(trainer.model).from_pretrained(whole[-1])
-        trainer.state = TrainerState.load_from_json(str(whole[-1] / "trainer_state.json"))
+        trainer.state = TrainerState.load_from_json(str(newest / STATE))
+        trainer.model = type(trainer.model).from_pretrained(best_checkpoint(trainer, newest))
     else:
-        trainer.train(resume_from_checkpoint=str(whole[-1]))
+        trainer.train(resume_from_checkpoint=str(newest))
+
+
+def best_checkpoint(trainer: TransductTrainer, newest: Path) -> Path:
+    """The one whose weights count when the run is over: with `load_best_model_at_end` the best one that is still there."""
+    if not trainer.args.load_best_model_at_end or trainer.state.best_model_checkpoint is None:
+        return newest
+    best = newest.parent / Path(trainer.state.best_model_checkpoint).name
+    return best if best.is_dir() else newest
 
 
 def is_over(checkpoint: Path, args: TransductTrainingArguments) -> bool:
-    """Whether the run that wrote this checkpoint had used up its steps or its time."""
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    """Whether the run that wrote this checkpoint had used up its steps, its time or its patience."""
+    state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    if args.early_stopping_patience is not None and EarlyStopping.__name__ in state["stateful_callbacks"]:
+        counted = state["stateful_callbacks"][EarlyStopping.__name__]["attributes"]["early_stopping_patience_counter"]
+        if counted >= args.early_stopping_patience:
+            return True
     if args.max_minutes is not None:
         schedule = torch.load(checkpoint / "scheduler.pt", weights_only=True)
         if schedule["elapsed"] >= args.max_minutes * 60:
@@ -258,10 +257,10 @@ def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Co
     """Save the model, load it again, measure it on the test set and show it at work."""
     _save_whole(output / "model", trainer.model.save_pretrained, trainer.processing_class.save_pretrained)
     console.print(f"saved to {output / 'model'}; what follows is that folder, loaded again", highlight=False, markup=False)
-    saved = SavedModel(output / "model", trainer.args.device)
+    saved = SavedModel(output / "model", trainer.args.device, recipe.data.test or recipe.data.validation or recipe.data.parts[0])
     metrics = None
     if recipe.data.test is not None:
-        test = _load(recipe, "test", console)
+        test = RunData(recipe, output / "data", trainer.args.seed, console).test(saved.tokenizer)
         metrics = measure(saved, test, recipe.evaluation, console)
         note = {"metrics": metrics, "examples": len(test), "steps": trainer.state.global_step}
         (output / "metrics.json").write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")

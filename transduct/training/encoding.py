@@ -1,0 +1,231 @@
+"""From rows of text to token ids.
+
+Each encoder is called with rows and yields examples, or a `BadRow` for a row that is too long. What `datasets` shall store of
+an example is in `features`, and `key` tells all that decides what becomes of a row, so that results are only used again where
+they would be the same.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from datasets import Features, List, Value
+
+from transduct.tokenization import TransductTokenizer, language_token
+from transduct.training.reading import BadRow, Row
+from transduct.training.recipe_data import SplitSource
+
+ROWS_AT_ONCE = 1000
+"""Rows in one call of the tokenizer, which spreads them over threads."""
+
+IDS = List(Value("int32"))
+TEXTS = Features({"source": Value("string"), "targets": List(Value("string"))})
+
+Example = dict[str, Any]
+Item = TypeVar("Item")
+
+
+def in_pieces(rows: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of `size` rows, the last one shorter."""
+    rows = iter(rows)
+    while piece := list(islice(rows, size)):
+        yield piece
+
+
+class Encoder(Protocol):
+    """What all encoders have in common."""
+
+    documents: ClassVar[bool]
+    """Whether a row is a document, not a pair."""
+
+    @property
+    def features(self) -> Features: ...
+
+    def key(self) -> Any:
+        """Everything that decides what becomes of a row, as JSON."""
+
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Example | BadRow]: ...
+
+
+class KeepTexts:
+    """Source and targets as they are, for a test set whose tokenizer is another's business."""
+
+    documents: ClassVar[bool] = False
+    features = TEXTS
+
+    def key(self) -> Any:
+        return "texts"
+
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Example | BadRow]:
+        return ({"source": row.source, "targets": list(row.targets)} for row in rows)
+
+
+@dataclass
+class PairEncoder:
+    """`input_ids` and `labels` of pairs, with what the split puts around them.
+
+    Args:
+        tokenizer: called with the sources, and with the targets as `text_target`.
+        split: its prefix, tag and languages.
+        max_source_tokens, max_target_tokens: longest allowed; None: any length.
+        keep_texts: "no"; "pair": `source` and `target` too, to segment them anew; "all": one row for each source, with its
+            first target, and `source` and all `targets`, for evaluation.
+
+    Raises:
+        ValueError: for a tag or language whose token the tokenizer lacks.
+    """
+
+    tokenizer: Any
+    split: SplitSource
+    max_source_tokens: int | None = None
+    max_target_tokens: int | None = None
+    keep_texts: str = "no"
+
+    documents: ClassVar[bool] = False
+
+    def __post_init__(self):
+        assert self.keep_texts in ("no", "pair", "all")
+        self.around = Around.of(self.split, self.tokenizer)
+
+    @property
+    def features(self) -> Features:
+        ids = Features({"input_ids": IDS, "labels": IDS})
+        if self.keep_texts == "no":
+            return ids
+        return Features(ids | (TEXTS if self.keep_texts == "all" else {"source": Value("string"), "target": Value("string")}))
+
+    def key(self) -> Any:
+        limits = [self.max_source_tokens, self.max_target_tokens]
+        return ["pairs", tokenizer_key(self.tokenizer), asdict(self.around), limits, self.keep_texts]
+
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Example | BadRow]:
+        for some in in_pieces(rows, ROWS_AT_ONCE):
+            pairs = [(row, target) for row in some for target in row.targets[: 1 if self.keep_texts == "all" else None]]
+            sources = self.encode_sources([row.source for row, _ in pairs])
+            targets = self.tokenizer(text_target=[target for _, target in pairs])["input_ids"]
+            for (row, target), source_ids, target_ids in zip(pairs, sources, targets, strict=True):
+                example = {"input_ids": source_ids, "labels": self.around.before_target + target_ids}
+                yield self._too_long(row, example) or example | self._texts(row, target)
+
+    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of sources as the model is given them."""
+        encoded = self.tokenizer([self.around.text + text for text in texts])["input_ids"]
+        return [self.around.before_source + ids for ids in encoded]
+
+    def _texts(self, row: Row, target: str) -> Example:
+        if self.keep_texts == "all":
+            return {"source": row.source, "targets": list(row.targets)}
+        return {"source": row.source, "target": target} if self.keep_texts == "pair" else {}
+
+    def _too_long(self, row: Row, example: Example) -> BadRow | None:
+        sides = (
+            ("source", row.origin, "input_ids", self.max_source_tokens),
+            ("target", row.target_origin, "labels", self.max_target_tokens),
+        )
+        for side, origin, column, limit in sides:
+            if limit is not None and len(example[column]) > limit:
+                tokens = len(example[column])
+                return BadRow(origin, f"the {side} has {tokens} tokens, more than data.max_{side}_tokens={limit}", f"long {side}")
+        return None
+
+
+@dataclass(frozen=True)
+class Around:
+    """What stands before sources and targets, beside what the tokenizer itself puts there."""
+
+    text: str
+    """Before the text of a source."""
+    before_source: list[int]
+    before_target: list[int]
+
+    @classmethod
+    def of(cls, split: SplitSource, tokenizer: Any) -> "Around":
+        """Tag, language of the target, language of the source, in this order."""
+        target_first = split.target_language_in == "target"
+        source = [] if split.tag is None else [_token_id(tokenizer, split.tag, [split.tag], "tag", "special_tokens")]
+        target: list[int] = []
+        if split.target_language is not None:
+            side = target if target_first else source
+            side.append(_language_id(tokenizer, split.target_language, "target_language", target_first))
+        if split.source_language is not None:
+            source.append(_language_id(tokenizer, split.source_language, "source_language", False))
+        return cls(split.source_prefix, source, target)
+
+
+def _language_id(tokenizer: Any, code: str, option: str, of_target: bool) -> int:
+    spellings = [language_token(code), code, f"__{code}__"]  # MADLAD's, mBART's and NLLB's, M2M-100's
+    if of_target and isinstance(tokenizer, TransductTokenizer):
+        with tokenizer.as_target():
+            return _token_id(tokenizer, code, spellings, option, "languages")
+    return _token_id(tokenizer, code, spellings, option, "languages")
+
+
+def _token_id(tokenizer: Any, value: str, spellings: Sequence[str], option: str, trained_with: str) -> int:
+    vocabulary = tokenizer.get_vocab()
+    for token in spellings:
+        if token in vocabulary:
+            return vocabulary[token]
+    rule = f"the tokenizer has no token {' or '.join(dict.fromkeys(spellings))}"
+    raise ValueError(f"{option}={value!r}: {rule}. Train it with tokenizer.{trained_with}=[{value}], or take one that has it")
+
+
+@dataclass
+class DocumentEncoder:
+    """Documents cut into texts of a fixed length, each with the tokenizer's own tokens before and behind it: `input_ids`.
+
+    Args:
+        tokenizer: its tokens around a text do not count to `text_tokens`.
+        text_tokens: length of a text.
+        join: go on with the next document where one ends, as T5 does; only the last text is then shorter. False: no text
+            holds more than one document, and what is left of each is a shorter text (BART's "complete documents").
+    """
+
+    tokenizer: Any
+    text_tokens: int
+    join: bool
+
+    documents: ClassVar[bool] = True
+    features: ClassVar[Features] = Features({"input_ids": IDS})
+
+    def __post_init__(self):
+        self.before, self.behind = tokens_around(self.tokenizer)
+
+    def key(self) -> Any:
+        return ["documents", tokenizer_key(self.tokenizer), self.text_tokens, self.join]
+
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Example | BadRow]:
+        rest: list[int] = []
+        for some in in_pieces(rows, ROWS_AT_ONCE):
+            for ids in self.tokenizer([row.source for row in some], add_special_tokens=False)["input_ids"]:
+                text = rest + ids if self.join else ids
+                whole = len(text) - len(text) % self.text_tokens if self.join else len(text)
+                for start in range(0, whole, self.text_tokens):
+                    yield self._example(text[start : min(start + self.text_tokens, whole)])
+                rest = text[whole:]
+        if rest:
+            yield self._example(rest)
+
+    def _example(self, ids: list[int]) -> Example:
+        return {"input_ids": [*self.before, *ids, *self.behind]}
+
+
+def tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """What the tokenizer puts before and behind a text, such as [] and [</s>]."""
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    for start in range(len(whole) - len(bare) + 1):
+        if whole[start : start + len(bare)] == bare:
+            return whole[:start], whole[start + len(bare) :]
+    raise ValueError(f"the tokenizer makes {bare} of a text alone and {whole} of it with special tokens: its texts cannot be cut")
+
+
+def tokenizer_key(tokenizer: Any) -> str:
+    """A hash of all that decides how a fast tokenizer cuts texts on either side."""
+    parts = [tokenizer.backend_tokenizer.to_str()]
+    if isinstance(tokenizer, TransductTokenizer):
+        with tokenizer.as_target():
+            parts.append(tokenizer.backend_tokenizer.to_str())
+    parts.append(repr([tokenizer(["a"])["input_ids"], tokenizer(text_target=["a"])["input_ids"]]))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -1,0 +1,356 @@
+"""Rows of text from files of any of the known formats, one after the other, never whole in memory.
+
+`read` yields a `Row` for each usable row and a `BadRow` for each other one; both know their file and line, or row where a
+format has no lines. What is wrong with it:
+- malformed: not JSON, a key or field missing, not a text;
+- empty: source, target or document is white space only;
+- encoding: bytes that are no UTF-8, half a surrogate pair, NUL and other control characters, U+FFFD. These come from files
+  that were cut or decoded wrongly, and tokenizers refuse some of them.
+"""
+
+import csv
+import gzip
+import importlib.util
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import islice, zip_longest
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO, NamedTuple
+
+from transduct.training.recipe_data import SplitSource
+
+_BROKEN = re.compile("[\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffd]")
+"""No text of any language holds these; U+0085 ends lines in some files."""
+
+csv.field_size_limit(2**31 - 1)  # else a field of more than 131,072 characters is an error
+
+
+class Row(NamedTuple):
+    """A usable row."""
+
+    source: str
+    """The source, or the document."""
+    targets: tuple[str, ...]
+    """Texts that are all right; none for a document."""
+    origin: str
+    """Where it comes from, "file:line"."""
+    target_origin: str
+
+
+class BadRow(ValueError):
+    """A row that cannot be used: where it is, what is wrong, and the short reason by which such rows are counted."""
+
+    def __init__(self, origin: str, complaint: str, reason: str = "malformed"):
+        super().__init__(origin, complaint, reason)  # all three, so that it may be pickled
+        self.origin, self.complaint, self.reason = origin, complaint, reason
+
+    def __str__(self) -> str:
+        return f"{self.origin}: {self.complaint}"
+
+
+Found = tuple[str, str, Any, Any]
+"""Origin of the source, origin of the target, source and target, or a `BadRow` in their place."""
+
+
+def read(split: SplitSource, folder: Path, documents: bool = False) -> Iterator[Row | BadRow]:
+    """The rows of a split from its beginning, `split.limit` of them at most.
+
+    Args:
+        split: where the rows are; its paths are relative to `folder`.
+        documents: each row is one text, for an objective, not a pair.
+
+    Raises:
+        FileNotFoundError: for a file that does not exist, and a pattern that fits none.
+        ValueError: for files that do not fit the description: no such column, unequal numbers of lines, no such function.
+    """
+    names = (split.text_field,) if documents else (split.source_field, split.target_field)
+    found = islice(_found(split, folder, names, documents), split.limit)
+    return (_checked_row(*row, documents) for row in found)
+
+
+def _found(split: SplitSource, folder: Path, names: Sequence[str], documents: bool) -> Iterator[Found]:
+    if split.json is not None:
+        return _each(_read_json, files(split.json, folder), names)
+    if split.csv is not None:
+        return _each(_read_csv, files(split.csv, folder), names)
+    if split.tsv is not None:
+        return _each(_read_tsv, files(split.tsv, folder), names)
+    if split.parquet is not None:
+        return _each(_read_parquet, files(split.parquet, folder), names)
+    if split.dataset is not None:
+        return _read_dataset(split, folder, names)
+    if split.function is not None:
+        return _read_function(split.function, split.arguments, folder, documents)
+    if split.text is not None:
+        return _each(_read_lines if split.documents == "line" else _read_paragraphs, files(split.text, folder))
+    assert split.source is not None
+    assert split.target is not None
+    return _read_text(files(split.source, folder), files(split.target, folder))
+
+
+def files(named: str | Sequence[str], folder: Path) -> list[Path]:
+    """The files of a path, a pattern or a list of them; those of a pattern in the order of their names."""
+    found: list[Path] = []
+    for name in [named] if isinstance(named, str) else named:
+        if any(character in name for character in "*?[") and not (folder / name).exists():
+            root = Path(name).anchor
+            matching = sorted((Path(root) if root else folder).glob(name.removeprefix(root)))
+            if not matching:
+                raise FileNotFoundError(f"{name}: no file of {folder} fits this pattern")
+            found += matching
+        else:
+            found.append(folder / name)
+    return found
+
+
+def _each(reader: Callable[..., Iterator[Found]], paths: Iterable[Path], *arguments: Any) -> Iterator[Found]:
+    for path in paths:
+        yield from reader(path, *arguments)
+
+
+def _checked_row(origin: str, target_origin: str, source: Any, target: Any, documents: bool) -> Row | BadRow:
+    for side in (source, target):
+        if isinstance(side, BadRow):
+            return side
+    targets = () if documents else tuple(target) if isinstance(target, (list, tuple)) else (target,)
+    if complaint := _complaint("document" if documents else "source", source):
+        return BadRow(origin, *complaint)
+    if not targets and not documents:
+        return BadRow(target_origin, "the list of targets is empty", "empty target")
+    for text in targets:
+        if complaint := _complaint("target", text):
+            return BadRow(target_origin, *complaint)
+    return Row(source, targets, origin, target_origin)
+
+
+def _complaint(side: str, text: Any) -> tuple[str, str] | None:
+    if not isinstance(text, str):
+        return f"the {side} must be a text, not {text!r}", "malformed"
+    if not text.strip():
+        return f"the {side} is empty", f"empty {side}"
+    if match := _BROKEN.search(text):
+        character = f"U+{ord(match[0]):04X}"
+        return f"the {side} holds {character} at character {match.start() + 1}: it was cut or decoded wrongly", "encoding"
+    return None
+
+
+# ---- formats -------------------------------------------------------------------------------------------------------------
+def _open(path: Path) -> BinaryIO:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _lines(path: Path) -> Iterator[str | BadRow]:
+    """The file's lines without their ends; only newlines end a line."""
+    with _open(path) as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                yield BadRow(f"{path}:{number}", f"not UTF-8: {error.reason}", "encoding")
+
+
+def _read_text(sources: list[Path], targets: list[Path]) -> Iterator[Found]:
+    if len(sources) != len(targets):
+        raise ValueError(f"{len(sources)} files of sources and {len(targets)} of targets: each needs its other")
+    for source_path, target_path in zip(sources, targets, strict=True):
+        for number, (source, target) in enumerate(zip_longest(_lines(source_path), _lines(target_path)), start=1):
+            if source is None or target is None:
+                ended = source_path if source is None else target_path
+                pair = f"{source_path.name} and {target_path.name}"
+                raise ValueError(f"{ended}:{number}: the file ends before this line, but {pair} must have as many lines")
+            yield f"{source_path}:{number}", f"{target_path}:{number}", source, target
+
+
+def _read_lines(path: Path) -> Iterator[Found]:
+    for number, line in enumerate(_lines(path), start=1):
+        yield _one_origin(f"{path}:{number}", line)
+
+
+def _read_paragraphs(path: Path) -> Iterator[Found]:
+    """Documents between empty lines; the lines of one are joined by newlines. A bad line spoils its document."""
+    lines: list[str | BadRow] = []
+    number = 0
+    for number, line in enumerate(_lines(path), start=1):
+        if isinstance(line, BadRow) or line.strip():
+            lines.append(line)
+        elif lines:
+            yield _paragraph(path, number - len(lines), lines)
+            lines = []
+    if lines:
+        yield _paragraph(path, number + 1 - len(lines), lines)
+
+
+def _paragraph(path: Path, number: int, lines: list[str | BadRow]) -> Found:
+    bad = next((line for line in lines if isinstance(line, BadRow)), None)
+    return _one_origin(f"{path}:{number}", bad or "\n".join(map(str, lines)))
+
+
+def _one_origin(origin: str, source: Any, target: Any = None) -> Found:
+    return origin, origin, source, target
+
+
+def _picked(origin: str, row: Any, names: Sequence[str], shown: str) -> Found:
+    """The fields of a row that is a mapping; "a.b" is the key b inside of a, unless there is a key "a.b"."""
+    values = []
+    for name in names:
+        value = row
+        for key in [name] if isinstance(row, dict) and name in row else name.split("."):
+            if not isinstance(value, dict) or key not in value:
+                missing = BadRow(origin, f"no key {name!r} in {shown[:80]}")
+                return _one_origin(origin, missing)
+            value = value[key]
+        values.append(value)
+    return _one_origin(origin, *values)
+
+
+def _read_json(path: Path, names: Sequence[str]) -> Iterator[Found]:
+    for number, line in enumerate(_lines(path), start=1):
+        origin = f"{path}:{number}"
+        if isinstance(line, BadRow):
+            yield _one_origin(origin, line)
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            yield _one_origin(origin, BadRow(origin, f"not JSON: {error}"))
+            continue
+        yield _picked(origin, row, names, line)
+
+
+def _read_csv(path: Path, names: Sequence[str], **dialect: Any) -> Iterator[Found]:
+    with _open(path) as raw:
+        # what is no UTF-8 becomes half surrogate pairs, which `_complaint` finds
+        lines = (line.decode("utf-8-sig" if i == 0 else "utf-8", "surrogateescape") for i, line in enumerate(raw))
+        reader = csv.reader(lines, **dialect)
+        header = next(reader, [])
+        for name in names:
+            if name not in header:
+                raise ValueError(f"{path}:1: no column {name!r}; the header has {', '.join(header) or 'none'}")
+        columns = [header.index(name) for name in names]
+        for row in _surviving(reader, path):
+            origin = f"{path}:{reader.line_num}"
+            if isinstance(row, BadRow):
+                yield _one_origin(origin, row)
+            elif row:  # else an empty line
+                yield _one_origin(origin, *_fields(origin, row, header, columns))
+
+
+def _fields(origin: str, row: list[str], header: list[str], columns: list[int]) -> list[Any]:
+    if len(row) > len(header):
+        return [BadRow(origin, f"the row has {len(row)} fields, but the header {len(header)}")]
+    if missing := [header[column] for column in columns if column >= len(row)]:
+        return [BadRow(origin, f"the row ends before the column {missing[0]!r}")]
+    return [row[column] for column in columns]
+
+
+def _surviving(reader: Any, path: Path) -> Iterator[list[str] | BadRow]:
+    """The reader's rows, and complaints instead of its errors."""
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield BadRow(f"{path}:{reader.line_num}", f"not CSV: {error}")
+        else:
+            yield row
+
+
+def _read_tsv(path: Path, names: Sequence[str]) -> Iterator[Found]:
+    return _read_csv(path, names, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[Found]:
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path) as file:
+        top = file.schema_arrow.names
+        columns = sorted({name if name in top else name.split(".")[0] for name in names})
+        if missing := [column for column in columns if column not in top]:
+            raise ValueError(f"{path}: no column {missing[0]!r}; it has {', '.join(top)}")
+        number = 0
+        for batch in file.iter_batches(batch_size=1024, columns=columns):
+            for row in range(batch.num_rows):
+                number += 1
+                origin = f"{path}:{number}"
+                try:
+                    values = {column: batch[column][row].as_py() for column in columns}
+                except UnicodeDecodeError as error:
+                    yield _one_origin(origin, BadRow(origin, f"not UTF-8: {error.reason}", "encoding"))
+                else:
+                    yield _picked(origin, values, names, str(values))
+
+
+def _read_dataset(split: SplitSource, folder: Path, names: Sequence[str]) -> Iterator[Found]:
+    rows = open_dataset(split, folder)
+    top = rows.column_names
+    for name in names:
+        if top is not None and name not in top and name.split(".")[0] not in top:
+            raise ValueError(f"dataset={split.dataset!r}: no column {name!r}; it has {', '.join(top)}")
+    rows = rows.select_columns(sorted({name if name in (top or ()) else name.split(".")[0] for name in names}))
+    for number, row in enumerate(rows, start=1):
+        yield _picked(f"{split.dataset}[{split.split}]:{number}", row, names, str(row))
+
+
+def open_dataset(split: SplitSource, folder: Path) -> Any:
+    """The `datasets.Dataset`, or the `IterableDataset` where the split is to be streamed.
+
+    Raises:
+        ValueError: for a folder of `save_to_disk` without this split.
+    """
+    import datasets
+
+    assert split.dataset is not None
+    local = folder / split.dataset
+    if not local.exists():
+        return datasets.load_dataset(split.dataset, split.config, split=split.split, streaming=split.streaming)
+    if not any((local / name).is_file() for name in ("state.json", "dataset_dict.json")):
+        return datasets.load_dataset(str(local), split.config, split=split.split, streaming=split.streaming)
+    saved = datasets.load_from_disk(str(local))
+    if isinstance(saved, datasets.DatasetDict):
+        if split.split not in saved:
+            raise ValueError(f"dataset={split.dataset!r} has no split {split.split!r}; it has {', '.join(saved)}")
+        saved = saved[split.split]
+    return saved
+
+
+def _read_function(name: str, arguments: dict[str, Any], folder: Path, documents: bool) -> Iterator[Found]:
+    for number, row in enumerate(_import_function(name, folder)(**arguments), start=1):
+        origin = f"{name}, row {number}"
+        if documents:
+            yield _one_origin(origin, row)
+        elif not isinstance(row, (tuple, list)) or len(row) != 2:
+            yield _one_origin(origin, BadRow(origin, f"not a pair of a source and a target or list of targets: {row!r}"))
+        else:
+            yield _one_origin(origin, row[0], row[1])
+
+
+def function_file(name: str, folder: Path) -> tuple[Path, str]:
+    """The file and the name in it of `file.py:name`."""
+    file, colon, function = name.rpartition(":")
+    path = folder / file
+    if not colon or not path.is_file():
+        raise ValueError(f"function={name!r} must read file.py:name, with a file in {folder}")
+    return path, function
+
+
+def _import_function(name: str, folder: Path) -> Callable[..., Iterable]:
+    path, function = function_file(name, folder)
+    module = _module(path, path.stat().st_mtime_ns)
+    if function not in vars(module):
+        raise ValueError(f"function={name!r}: {path} has no {function}")
+    return vars(module)[function]
+
+
+@cache
+def _module(path: Path, changed: int) -> ModuleType:
+    """The file run as a module, once for all splits; once more after it has changed."""
+    spec = importlib.util.spec_from_file_location(f"_transduct_data_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

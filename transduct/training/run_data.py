@@ -1,0 +1,85 @@
+"""The data sets of a run, as its recipe describes them: for the vocabulary, for training, for evaluation."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from rich.console import Console
+
+from transduct.training.data import Loaded, Skipped, load, usable
+from transduct.training.encoding import DocumentEncoder, Encoder, KeepTexts, PairEncoder
+from transduct.training.objectives import Objective
+from transduct.training.pretraining import NoisyDocuments, joins, make_objective, text_tokens
+from transduct.training.reading import read
+from transduct.training.recipe import Recipe
+from transduct.training.recipe_data import SplitSource
+
+
+class RunData:
+    """Reads the splits of a recipe.
+
+    Args:
+        recipe: what is read, and how.
+        cache: folder of the Arrow files that are made of it.
+        seed: of the noise of an evaluation set.
+        console: where it is said how much was found, and what was skipped.
+    """
+
+    def __init__(self, recipe: Recipe, cache: Path, seed: int, console: Console):
+        self.recipe, self.cache, self.seed, self.console = recipe, cache, seed, console
+
+    def texts(self, side: str) -> Iterator[str]:
+        """Texts of the training data for a vocabulary: of "source", "target", or "both", all sources first."""
+        documents = not self.recipe.objective.of_pairs
+        for part in self.recipe.data.parts:
+            for row in usable(read(part, self.recipe.folder, documents), self.recipe.data.bad_rows, Skipped()):
+                yield from row.targets if side == "target" else (row.source,)
+        if side == "both" and not documents:
+            yield from self.texts("target")
+
+    def training(self, tokenizer: Any) -> Dataset:
+        """Pairs of ids: `input_ids` and `labels`."""
+        part = self.recipe.data.parts[0]
+        return self._load(part, self._encoder(tokenizer, part), "train").dataset
+
+    def validation(self, tokenizer: Any) -> Dataset | None:
+        """As `training`, with the texts `source` and `targets`; of documents with the same noise each time."""
+        split = self.recipe.data.validation
+        return split and self._load(split, self._evaluation_encoder(tokenizer, split), "validation").dataset
+
+    def test(self, tokenizer: Any) -> Dataset:
+        """The texts `source` and `targets`; of documents as `validation`."""
+        split = self.recipe.data.test
+        assert split is not None
+        encoder = KeepTexts() if self.recipe.objective.of_pairs else self._evaluation_encoder(tokenizer, split)
+        return self._load(split, encoder, "test").dataset
+
+    def objective(self, tokenizer: Any) -> Objective:
+        """What is made of documents."""
+        return make_objective(self.recipe.objective, tokenizer)
+
+    def _encoder(self, tokenizer: Any, split: SplitSource, keep_texts: str = "no") -> Encoder:
+        section, data = self.recipe.objective, self.recipe.data
+        if section.of_pairs:
+            return PairEncoder(tokenizer, split, data.max_source_tokens, data.max_target_tokens, keep_texts)
+        tokens = text_tokens(section, self.objective(tokenizer), tokenizer)
+        return DocumentEncoder(tokenizer, tokens, joins(section))
+
+    def _evaluation_encoder(self, tokenizer: Any, split: SplitSource) -> Encoder:
+        encoder = self._encoder(tokenizer, split, keep_texts="all")
+        if isinstance(encoder, DocumentEncoder):
+            return NoisyDocuments(encoder, self.objective(tokenizer), self.recipe.objective, self.seed)
+        return encoder
+
+    def _load(self, split: SplitSource, encoder: Encoder, name: str) -> Loaded:
+        loaded = load(split, self.recipe.folder, encoder, self.cache, name, self.recipe.data.bad_rows)
+        self.say_skipped(name, loaded.skipped)
+        rows, examples = ("documents", "texts") if encoder.documents else ("sources", "pairs")
+        self.console.print(f"{name}: {loaded.rows:,} {rows}, {len(loaded.dataset):,} {examples}", highlight=False, markup=False)
+        return loaded
+
+    def say_skipped(self, name: str, skipped: Skipped) -> None:
+        """A line about the rows that were left out, if there are any."""
+        if skipped:
+            self.console.print(f"{name}: {skipped}", highlight=False, markup=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from transduct.training import TransductTrainingArguments
         ({"cooldown": 0.1}, "cooldown=0.1 needs a schedule"),
         ({"cooldown": 1.1, "schedule": "constant"}, "cooldown=1.1 must lie in"),
         ({"schedule": "square"}, "schedule='square' is unknown"),
-        ({"schedule": "cosine", "cooldown": 0.1}, "a cosine ends at zero by itself"),
+        ({"schedule": "cosine", "cooldown": 0.1}, "a cosine ends at zero itself"),
         ({"optimizer": "sgd"}, "optimizer='sgd' is unknown"),
         ({"optimizer": "adam", "optim": "adafactor"}, "exclude each other"),
         ({"schedule": "constant", "lr_scheduler_type": "cosine"}, "lr_scheduler_type='cosine' exclude each other"),

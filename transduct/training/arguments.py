@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 
 from transformers import Seq2SeqTrainingArguments
 
-from transduct.training.optimizers import RELATIVE_TO_WEIGHTS, OptimizerName, check_optimizer
+from transduct.training.optimizers import RELATIVE_TO_WEIGHTS, check_optimizer
+from transduct.training.options import WeightOptions
 from transduct.training.schedules import ScheduleName
 
 NO_LIMIT_OF_EPOCHS = 1e6
@@ -37,8 +38,10 @@ LOWER_IS_BETTER = r"loss$|(^|_)(error|error_rate|perplexity|ter|wer|cer|per)$"
 
 
 @dataclass
-class TransductTrainingArguments(Seq2SeqTrainingArguments):
-    """`Seq2SeqTrainingArguments` with the fields below. `TransductTrainer` acts on them; other trainers do not.
+class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
+    """`Seq2SeqTrainingArguments` with the fields below and those of `WeightOptions`.
+
+    `TransductTrainer` acts on them; other trainers do not.
 
     Raises:
         ValueError: for values out of range, and for options that contradict each other.
@@ -80,13 +83,6 @@ class TransductTrainingArguments(Seq2SeqTrainingArguments):
         default=None,
         metadata={"help": "Write a checkpoint whenever this many seconds of training have passed; `schedule` is needed."},
     )
-    optimizer: OptimizerName | None = field(
-        default=None,
-        metadata={
-            "help": "'adam' (Vaswani's), 'adafactor' (T5's) or 'adamw_rms', see training/optimizers.py; None: optim is used."
-        },
-    )
-
     on_nan: Literal["stop", "skip"] = field(
         default="stop",
         metadata={
@@ -124,6 +120,7 @@ class TransductTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"cooldown={self.cooldown} must lie in [0, 1]: the share of the run that it takes")
         self._check_schedule()
         check_optimizer(self.optimizer, self.optim, type(self).optim)
+        self.check_weight_options()
 
     def _default_rate(self) -> float:
         if self.schedule in ("vaswani", "t5"):
@@ -171,7 +168,7 @@ class TransductTrainingArguments(Seq2SeqTrainingArguments):
                 f"schedule={self.schedule!r} and lr_scheduler_type={self.lr_scheduler_type.value!r} exclude each other"
             )
         if self.schedule == "cosine" and self.cooldown:
-            raise ValueError(f"cooldown={self.cooldown} and schedule='cosine' exclude each other: a cosine ends at zero by itself")
+            raise ValueError(f"cooldown={self.cooldown} and schedule='cosine' exclude each other: a cosine ends at zero itself")
         if self.max_minutes is not None and 0 < self.warmup_steps < 1:
             raise ValueError(
                 f"warmup_steps={self.warmup_steps} is a share of all steps, whose number max_minutes leaves open: give a number"

@@ -161,20 +161,22 @@ def remove(folder: Path) -> None:
 
 
 def drop_old_checkpoints(folder: Path, limit: int | None, best: str | None = None) -> None:
-    """Delete the oldest checkpoints beyond `limit`, never the newest nor the `best`; as transformers does.
-
-    Each is moved into `unfinished/` first: a deletion that is interrupted leaves nothing that looks like a checkpoint.
-    """
+    """Delete the oldest checkpoints beyond `limit`, never the newest nor the `best`; as transformers does."""
     if limit is None or limit <= 0:
         return
     found = [Path(path) for path in sort_checkpoints(str(folder), use_mtime=True)]
     kept = {found[-1], *([Path(best)] if best is not None else [])}
     spare = [path for path in found if path not in kept]
     for path in spare[: max(0, len(found) - max(limit, len(kept)))]:
-        doomed = folder / UNFINISHED / f"old-{path.name}"
-        doomed.parent.mkdir(exist_ok=True)
-        path.rename(doomed)
-        remove(doomed.parent)
+        discard(path)
+
+
+def discard(checkpoint: Path) -> None:
+    """Delete a checkpoint, which is moved aside first: what an interruption leaves does not look like one."""
+    doomed = checkpoint.parent / UNFINISHED / f"old-{checkpoint.name}"
+    doomed.parent.mkdir(exist_ok=True)
+    checkpoint.rename(doomed)
+    remove(doomed.parent)
 
 
 def checkpoint_step(folder: Path) -> int:

@@ -19,6 +19,8 @@ from transduct.training.batching import TokenBudgetBatchSampler
 from transduct.training.callbacks import ByTheClock
 from transduct.training.evaluation import ExactEvaluation
 from transduct.training.faults import watch_for_faults
+from transduct.training.moving_average import average_in_use
+from transduct.training.options import add_callbacks, refuse_ignored_options
 from transduct.training.schedules import BudgetedLR, schedule_function
 
 
@@ -35,6 +37,8 @@ class TransductTrainer(Seq2SeqTrainer):
         """
         refuse_ignored_loss(self.args.label_smoothing_factor, self.model.config)
         loader = super().get_train_dataloader()
+        if isinstance(self.args, TransductTrainingArguments):
+            refuse_ignored_options(self)
         if not isinstance(self.args, TransductTrainingArguments) or self.args.max_tokens_per_batch is None:
             return loader
         source_lengths, target_lengths = pair_lengths(loader.dataset)
@@ -63,6 +67,8 @@ class TransductTrainer(Seq2SeqTrainer):
         """The inherited scheduler; with `schedule`, the papers' curve within a budget of steps and minutes."""
         watch_for_faults(self)  # here, since every training comes by
         args = self.args
+        if isinstance(args, TransductTrainingArguments):
+            add_callbacks(self)
         if not isinstance(args, TransductTrainingArguments) or args.schedule is None:
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
@@ -89,7 +95,7 @@ class TransductTrainer(Seq2SeqTrainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """The inherited loop, with the loss per target token and ids that can be decoded; see `evaluation.py`."""
-        with ExactEvaluation(self) as exact:
+        with ExactEvaluation(self) as exact, average_in_use(self):
             output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         return exact.corrected(output, metric_key_prefix)
 

@@ -1,0 +1,265 @@
+"""Averages of checkpoints: the finished model of Vaswani et al. 2017, section 6.1, is the mean of the last 5 or 20.
+
+- `average_checkpoints` writes the mean of several checkpoints as a model folder; `averaged_tensors` yields it tensor by tensor.
+- `last_checkpoints` and `best_checkpoints` choose among those of a run, the latter by a metric of its evaluations.
+- `AverageAtEnd` is the callback behind the training arguments `average_checkpoints` and `average_best`.
+
+Only one tensor of the checkpoints is in memory at a time, summed in float64. Averages of the weights while they are trained are
+in `moving_average.py`.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from transduct.training.checkpoints import STATE, checkpoint_step, discard, find_checkpoints, flush, list_checkpoints, remove
+from transduct.training.weights import load_into, training_was_stopped
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+NOT_OF_A_MODEL = (".safetensors", ".bin", ".pt", ".pth")
+"""Endings of weights and of a training's state, which are not copied beside an average."""
+
+
+class Weights:
+    """The tensors of a checkpoint, in one file of safetensors or in several with an index, read one by one."""
+
+    def __init__(self, folder: str | Path):
+        """Raises ValueError where there are no weights that can be averaged."""
+        self.folder = Path(folder)
+        if (self.folder / INDEX).is_file():
+            self.files: dict[str, str] = json.loads((self.folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        elif (self.folder / WEIGHTS).is_file():
+            with safe_open(self.folder / WEIGHTS, framework="pt") as file:
+                self.files = dict.fromkeys(file.keys(), WEIGHTS)
+        elif (self.folder / "adapter_config.json").is_file():
+            raise ValueError(
+                f"{self.folder} holds an adapter, whose factors cannot be averaged: merge each into its model first, "
+                "with `merge_and_unload`, and save it"
+            )
+        else:
+            raise ValueError(f"{self.folder} holds neither {WEIGHTS} nor {INDEX}: it is no checkpoint that can be averaged")
+
+    def shapes(self, file_name: str) -> dict[str, tuple[list[int], str]]:
+        """Shape and type of each tensor in one file, without reading it."""
+        with safe_open(self.folder / file_name, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        with safe_open(self.folder / self.files[name], framework="pt") as file:
+            return file.get_tensor(name)
+
+
+def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Path:
+    """Write the mean of checkpoints as a folder that `from_pretrained` takes, whole or not at all.
+
+    Tokenizer, config and generation config are those of the last of `folders`, and so are tensors of whole numbers. Weights that
+    are tied stay stored once, and sharded ones sharded.
+
+    Raises:
+        ValueError: for checkpoints that differ in names or shapes, and for an output folder that holds something.
+    """
+    weights = _comparable(folders)
+    output = Path(output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ValueError(f"{output} is there already: choose another output, or delete it first")
+    staged = output.with_name(f"{output.name}.part")
+    remove(staged)
+    staged.mkdir(parents=True)
+    last = weights[-1].folder
+    for path in last.iterdir():
+        if path.is_file() and path.suffix not in NOT_OF_A_MODEL and path.name not in (STATE, "manifest.json", INDEX):
+            shutil.copy2(path, staged)
+    for file_name in dict.fromkeys(weights[-1].files.values()):
+        names = [name for name, where in weights[-1].files.items() if where == file_name]
+        save_file({name: _mean(weights, name) for name in names}, staged / file_name, metadata={"format": "pt"})
+    if (last / INDEX).is_file():
+        shutil.copy2(last / INDEX, staged)
+    for path in (*staged.iterdir(), staged):
+        flush(path)
+    if output.exists():
+        output.rmdir()
+    staged.rename(output)
+    flush(output.parent)
+    return output
+
+
+def averaged_tensors(folders: Sequence[str | Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and mean of each stored tensor, one after the other.
+
+    Raises:
+        ValueError: for checkpoints that differ in names or shapes, before the first.
+    """
+    weights = _comparable(folders)
+    return ((name, _mean(weights, name)) for name in weights[-1].files)
+
+
+def _mean(weights: Sequence[Weights], name: str) -> torch.Tensor:
+    """In the type of the last checkpoint; of whole numbers and truth values, that of the last checkpoint."""
+    last = weights[-1].tensor(name)
+    if not last.is_floating_point():
+        return last
+    total = last.double()
+    for other in weights[:-1]:
+        total += other.tensor(name)
+    return (total / len(weights)).to(last.dtype)
+
+
+def _comparable(folders: Sequence[str | Path]) -> list[Weights]:
+    """The checkpoints, if all hold the same tensors."""
+    if not folders:
+        raise ValueError("there is no checkpoint to average: name at least one")
+    weights = [Weights(folder) for folder in folders]
+    first, first_shapes = weights[0], _all_shapes(weights[0])
+    for other in weights[1:]:
+        shapes = _all_shapes(other)
+        for name in sorted({*first_shapes, *shapes}):
+            mine, theirs = first_shapes.get(name), shapes.get(name)
+            if mine is None or theirs is None:
+                has, lacks = (first, other) if theirs is None else (other, first)
+                raise ValueError(
+                    f"{name} is in {has.folder} and not in {lacks.folder}: only checkpoints of one model can be averaged"
+                )
+            if mine != theirs:
+                raise ValueError(
+                    f"{name} is {_described(mine)} in {first.folder} and {_described(theirs)} in {other.folder}: "
+                    "only checkpoints of one model can be averaged"
+                )
+    return weights
+
+
+def _all_shapes(weights: Weights) -> dict[str, tuple[list[int], str]]:
+    shapes: dict[str, tuple[list[int], str]] = {}
+    for file_name in dict.fromkeys(weights.files.values()):
+        shapes.update(weights.shapes(file_name))
+    return shapes
+
+
+def _described(entry: tuple[list[int], str]) -> str:
+    return f"{'x'.join(map(str, entry[0])) or 'a scalar'} of {entry[1]}"
+
+
+def last_checkpoints(run: str | Path, count: int) -> list[Path]:
+    """The newest `count` whole checkpoints of a run, in order.
+
+    Raises:
+        ValueError: if there are fewer.
+    """
+    found = _whole_checkpoints(run)
+    if not 1 <= count <= len(found):
+        raise ValueError(f"{count} checkpoints are to be averaged, and {run} holds {len(found)}: {_names(found)}")
+    return found[-count:]
+
+
+def best_checkpoints(run: str | Path, count: int, metric: str, higher_is_better: bool) -> list[Path]:
+    """The `count` whole checkpoints of a run that its evaluations found best, in order of their steps.
+
+    Args:
+        metric: a key of the evaluations' results, with or without "eval_".
+
+    Raises:
+        ValueError: if fewer have a value of the metric.
+    """
+    found = _whole_checkpoints(run)
+    values = metric_values(found[-1], metric) if found else {}
+    scored = [path for path in found if checkpoint_step(path) in values]
+    if not 1 <= count <= len(scored):
+        raise ValueError(
+            f"the best {count} checkpoints by {metric!r} are to be averaged, and {run} holds {len(scored)} with a value of it: "
+            f"{_names(scored)}. Evaluate at the steps of the checkpoints"
+        )
+    order = sorted(scored, key=lambda path: values[checkpoint_step(path)], reverse=higher_is_better)
+    return sorted(order[:count], key=checkpoint_step)
+
+
+def metric_values(checkpoint: Path, metric: str) -> dict[int, float]:
+    """Step -> value of `metric` in each evaluation up to this checkpoint."""
+    log = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))["log_history"]
+    return values_in_log(log, metric)
+
+
+def values_in_log(log: Sequence[dict[str, Any]], metric: str) -> dict[int, float]:
+    """Step -> value of `metric` in a trainer's `log_history`."""
+    name = metric if metric.startswith("eval_") else f"eval_{metric}"
+    return {entry["step"]: entry[name] for entry in log if name in entry}
+
+
+def _whole_checkpoints(run: str | Path) -> list[Path]:
+    """Those of a folder of checkpoints, or of a run of `transduct train`, which has them in `checkpoints/`."""
+    run = Path(run)
+    nested = run / "checkpoints"
+    return find_checkpoints(nested if not list_checkpoints(run) and nested.is_dir() else run)[0]
+
+
+def _names(paths: Sequence[Path]) -> str:
+    return ", ".join(path.name for path in paths) or "none"
+
+
+class AverageAtEnd(TrainerCallback):
+    """When the training is over, the model becomes the average of checkpoints; the checkpoints stay as they are.
+
+    Not so where a signal stopped it. For `best`, checkpoints that are neither among the best nor the newest two are deleted when
+    a new one is written, so that the disk holds no more than it must.
+
+    Args:
+        trainer: whose `output_dir` holds the checkpoints; it is added to it with `trainer.add_callback`.
+        last: how many of the newest; or best: how many of the best by `args.metric_for_best_model`.
+    """
+
+    def __init__(self, trainer: Any, last: int | None = None, best: int | None = None):
+        if (last is None) == (best is None):
+            raise ValueError(f"last={last} and best={best}: give exactly one of them")
+        self.trainer, self.last, self.best = trainer, last, best
+
+    def chosen(self) -> list[Path]:
+        """The checkpoints that are averaged.
+
+        Raises:
+            ValueError: if there are too few.
+        """
+        args = self.trainer.args
+        if self.last is not None:
+            return last_checkpoints(args.output_dir, self.last)
+        assert self.best is not None
+        return best_checkpoints(args.output_dir, self.best, args.metric_for_best_model, bool(args.greater_is_better))
+
+    def finish(self) -> None:
+        """Put the average into the trainer's model."""
+        folders = self.chosen()
+        load_into(self.trainer.model, averaged_tensors(folders))
+        self.trainer.log({"averaged_checkpoints": ", ".join(path.name for path in folders)})
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        count = self.last if self.last is not None else self.best
+        written = math.ceil(state.max_steps / state.save_steps) if args.save_strategy == "steps" and state.save_steps else None
+        if written is not None and written < (count or 0) and not getattr(args, "save_seconds", None):
+            raise ValueError(
+                f"{count} checkpoints are to be averaged, and save_steps={state.save_steps} writes {written} in "
+                f"{state.max_steps} steps: save more often, or average fewer"
+            )
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if self.best is None or not args.should_save:
+            return
+        found = list_checkpoints(Path(args.output_dir))
+        values = values_in_log(state.log_history, str(args.metric_for_best_model))
+        scored = sorted(
+            (path for path in found if checkpoint_step(path) in values),
+            key=lambda path: values[checkpoint_step(path)],
+            reverse=bool(args.greater_is_better),
+        )
+        for path in found[:-2]:
+            if path not in scored[: self.best] and str(path) != state.best_model_checkpoint:
+                discard(path)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if not training_was_stopped(self.trainer):
+            self.finish()

@@ -1,0 +1,133 @@
+"""Training arguments about averages of weights, extra losses, frozen weights and adapters, with their checks.
+
+`TransductTrainingArguments` inherits them. `add_callbacks` makes a trainer act on those that are callbacks; the others need
+something before there is a trainer, and `refuse_ignored_options` tells a user who has left that out.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from transduct.training.optimizers import OptimizerName
+
+
+@dataclass
+class WeightOptions:
+    """What happens to weights besides the updates of an optimizer, and what is added to the model's loss."""
+
+    optimizer: OptimizerName | None = field(
+        default=None,
+        metadata={
+            "help": "'adam' (Vaswani's), 'adafactor' (T5's) or 'adamw_rms', see training/optimizers.py; None: optim is used."
+        },
+    )
+    ema_decay: float | None = field(
+        default=None,
+        metadata={"help": "Keep a moving average of the weights that an update leaves so much of, such as 0.999."},
+    )
+    ema_warmup: bool = field(
+        default=False, metadata={"help": "Let the decay of the moving average be at most (1 + t) / (10 + t) at update t."}
+    )
+    ema_evaluate: bool = field(default=True, metadata={"help": "Evaluate the moving average while training, not the weights."})
+    ema_finish: bool = field(default=True, metadata={"help": "Make the moving average the finished model."})
+    average_checkpoints: int | None = field(
+        default=None, metadata={"help": "Make the mean of so many of the last checkpoints the finished model (the paper: 5)."}
+    )
+    average_best: int | None = field(
+        default=None,
+        metadata={"help": "Make the mean of so many checkpoints, the best by metric_for_best_model, the finished model."},
+    )
+    r_drop: float = field(
+        default=0.0,
+        metadata={"help": "Weight alpha of R-drop: each batch passes twice, and the two predictions are drawn together."},
+    )
+    guided_alignment: dict[str, Any] | None = field(
+        default=None,
+        metadata={"help": "{weight: 0.05, layer: -2, head: 0}: train a head of the cross-attention on given alignments."},
+    )
+    word_dropout: float = field(default=0.0, metadata={"help": "Share of the source's tokens that are hidden while training."})
+    target_word_dropout: float = field(
+        default=0.0, metadata={"help": "Share of the tokens of the decoder's input that are hidden while training."}
+    )
+    word_dropout_by: Literal["unk", "zero"] = field(
+        default="unk", metadata={"help": "Hidden tokens become the unknown token ('unk'), or their embeddings zero ('zero')."}
+    )
+    freeze: list[str] | None = field(
+        default=None,
+        metadata={"help": "Weights that are not trained: 'embeddings', or the start of names, such as 'encoder.layers.0'."},
+    )
+    lora: dict[str, Any] | None = field(
+        default=None,
+        metadata={"help": "{rank: 8, alpha: 16, target: default}: train low-rank adapters of the weights through peft."},
+    )
+
+    def check_weight_options(self) -> None:
+        """Raises ValueError for values out of range, and for options that contradict each other."""
+        self._check_average()
+        if not 0 <= self.r_drop < math.inf:
+            raise ValueError(f"r_drop={self.r_drop} must not be negative")
+        for name in ("word_dropout", "target_word_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1): the share of tokens that are hidden")
+        if self.word_dropout_by not in ("unk", "zero"):
+            raise ValueError(f"word_dropout_by={self.word_dropout_by!r} must be 'unk' or 'zero'")
+
+    def _check_average(self) -> None:
+        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
+            raise ValueError(f"ema_decay={self.ema_decay} must lie in [0, 1): the share of the average that an update leaves")
+        if self.ema_decay is None and self.ema_warmup:
+            raise ValueError("ema_warmup=True needs ema_decay")
+        counts = {name: vars(self)[name] for name in ("average_checkpoints", "average_best") if vars(self)[name] is not None}
+        if not counts:
+            return
+        for name, count in counts.items():
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name}={count!r} must be a whole number of at least 1")
+        if len(counts) == 2:
+            raise ValueError("average_checkpoints and average_best exclude each other: choose the last or the best")
+        if self.ema_decay is not None and self.ema_finish:
+            raise ValueError(f"{next(iter(counts))} and ema_decay would both make the finished model: set ema_finish=False")
+        self._check_checkpoints(*next(iter(counts.items())))
+
+    def _check_checkpoints(self, name: str, count: int) -> None:
+        """Whether the checkpoints of the average are written and kept."""
+        values = vars(self)
+        if values["save_strategy"] == "no" and values.get("save_seconds") is None:
+            raise ValueError(f"{name}={count} needs checkpoints: set save_seconds, or save_strategy and save_steps")
+        limit = values["save_total_limit"]
+        if name == "average_checkpoints" and limit is not None and limit < count:
+            raise ValueError(f"{name}={count} needs so many checkpoints, and save_total_limit={limit} keeps fewer: raise it")
+        if name == "average_best":
+            if limit is not None:
+                raise ValueError(f"{name}={count} keeps the checkpoints that it needs: leave save_total_limit={limit} out")
+            for needed, unset in (("metric_for_best_model", None), ("eval_strategy", "no")):
+                if values[needed] == unset:
+                    raise ValueError(f"{name}={count} needs {needed}, by which the best are found")
+
+
+def checkpoints_to_keep(training: dict[str, Any]) -> int | None:
+    """`save_total_limit` of a recipe that does not give it: two, or as many as its average needs."""
+    return None if training.get("average_best") is not None else max(2, training.get("average_checkpoints") or 0)
+
+
+def add_callbacks(trainer: Any) -> None:
+    """Give a trainer the callbacks that its arguments ask for; those that it has already stay. Called before each training."""
+    from transduct.training.averaging import AverageAtEnd
+    from transduct.training.moving_average import MovingAverage
+
+    args: WeightOptions = trainer.args
+    present = {type(callback) for callback in trainer.callback_handler.callbacks}
+    if args.ema_decay is not None and MovingAverage not in present:
+        trainer.add_callback(MovingAverage(trainer, args.ema_decay, args.ema_warmup, args.ema_finish))
+    if AverageAtEnd not in present and (args.average_checkpoints is not None or args.average_best is not None):
+        trainer.add_callback(AverageAtEnd(trainer, args.average_checkpoints, args.average_best))
+
+
+def refuse_ignored_options(trainer: Any) -> None:
+    """Raises ValueError for options that must act before there is a trainer, and did not."""
+    args = trainer.args
+    if args.optimizer is not None and trainer.optimizer_cls_and_kwargs is None:
+        raise ValueError(
+            f"optimizer={args.optimizer!r} has not reached the trainer: pass it "
+            "optimizer_cls_and_kwargs=transduct.training.optimizers.optimizer_of(args)"
+        )

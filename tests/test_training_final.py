@@ -60,9 +60,11 @@ def test_figures_and_samples(saved):
     console = quiet()
     outputs = saved.outputs(TEXTS, options(), console)
     targets = [[output] for output in outputs[:-2]] + [["no such", "text"], ["wrong"]]
-    figures = measure(saved, Dataset.from_dict({"source": TEXTS, "targets": targets}), options(samples=6), console)
+    figures, samples = measure(saved, Dataset.from_dict({"source": TEXTS, "targets": targets}), options(samples=6), console)
     assert figures["word error"] == pytest.approx(2 / 6)
     assert figures["letter error"] > 0
+    assert [(sample.source, sample.output) for sample in samples] == list(zip(TEXTS, outputs, strict=True))
+    assert [sample.equals_a_reference for sample in samples] == [True] * 4 + [False] * 2
     printed = console.file.getvalue()
     assert f"abc -> {outputs[0]}  (right)" in printed
     assert "(not no such / text)" in printed
@@ -70,5 +72,6 @@ def test_figures_and_samples(saved):
 
 def test_inputs_of_the_recipe_are_shown(saved):
     console = quiet()
-    show(saved, options(inputs=["ab", "[c]"]), console)
+    samples = show(saved, options(inputs=["ab", "[c]"]), console)
+    assert [(sample.source, sample.equals_a_reference) for sample in samples] == [("ab", None), ("[c]", None)]
     assert [line.split(" -> ")[0].strip() for line in console.file.getvalue().splitlines()] == ["ab", "[c]"]

@@ -5,8 +5,10 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from transformers import T5Config, T5ForConditionalGeneration
 
-from transduct.training.report import Sample, TrainingRecord, command_line, number, render, write_report
+from tiny_training import tiny_model
+from transduct.training.report import REPORT, Sample, TrainingRecord, command_line, number, render, report_run, write_report
 
 HISTORY = [
     {"loss": 5.0, "grad_norm": 2.0, "learning_rate": 1e-3, "epoch": 0.1, "step": 20},
@@ -65,7 +67,8 @@ def test_it_shows_the_whole_run():
     page = Page(render(record(samples=samples, metrics={"word error": 0.12345, "BLEU": 31.2})))
     for text in (
         "runs/x", "40 steps, 0.20 epochs, last training loss 4.0000", "word error 0.1235", "31.2000",
-        "one house", "right", "wrong", "parameters 7", "transduct train x.yaml", "output: runs/x", "Learning rate", "bleu", "3.2500", "torch",
+        "one house", "equal", "differs", "parameters 7", "output: runs/x",
+        "transduct train x.yaml", "Learning rate", "bleu", "3.2500", "torch",
     ):  # fmt: skip
         assert text in page.text, text
     assert page.tags.count("svg") == 4  # loss, rate, gradient, BLEU
@@ -93,6 +96,19 @@ def test_every_text_is_escaped():
     page = Page(html)
     assert not {"script", "b"} & set(page.tags)
     assert page.text.count(bad) >= 9
+
+
+def test_the_report_of_a_folder(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("seed: 7\n")
+    model = tiny_model()
+    report_run(tmp_path, HISTORY, model, {"bleu": 3.0}, [Sample("a", "b")])
+    page = Page((tmp_path / REPORT).read_text(encoding="utf-8"))
+    assert f"parameters {model.num_parameters():,}" in page.text
+    assert "seed: 7" in page.text
+    foreign = T5ForConditionalGeneration(T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2))
+    report_run(tmp_path, HISTORY, foreign, {}, [])
+    page = Page((tmp_path / REPORT).read_text(encoding="utf-8"))
+    assert f"T5ForConditionalGeneration {foreign.num_parameters():,} parameters" in page.text
 
 
 @pytest.mark.parametrize(

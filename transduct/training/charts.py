@@ -10,7 +10,7 @@ from html import escape
 
 Points = Sequence[tuple[float, float]]
 WIDTH, HEIGHT = 640, 260
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 30
+LEFT, RIGHT, TOP, BOTTOM = 64, 28, 12, 30
 """Room for the labels around the plot, in the same units as WIDTH."""
 MOST_POINTS = 600
 """Points drawn of a line; of longer ones the lowest and the highest of each stretch, so that no spike is lost."""

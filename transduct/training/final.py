@@ -1,6 +1,7 @@
 """What a finished model is worth: loaded from its folder as anybody would, measured on the test set, and shown at work."""
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transduct.training.collators import Seq2SeqCollator
 from transduct.training.encoding import PairEncoder
 from transduct.training.metrics import METRICS
 from transduct.training.recipe import EvaluationSection, SplitSource
+from transduct.training.report import Sample
 
 
 class SavedModel:
@@ -49,17 +51,22 @@ class SavedModel:
         return results
 
 
-def measure(model: SavedModel, test: Dataset, options: EvaluationSection, console: Console) -> dict[str, float]:
-    """The metrics of the recipe on a test set with the columns `source` and `targets`; prints a few outputs beside them."""
+def measure(
+    model: SavedModel, test: Dataset, options: EvaluationSection, console: Console
+) -> tuple[dict[str, float], list[Sample]]:
+    """The metrics of the recipe on a test set with the columns `source` and `targets`, and its first outputs, which it prints."""
     texts, references = test["source"], test["targets"]
     outputs = model.outputs(texts, options, console)
-    for text, output, accepted in list(zip(texts, outputs, references, strict=True))[: options.samples]:
-        verdict = "right" if output.split() in [reference.split() for reference in accepted] else f"not {' / '.join(accepted)}"
-        console.print(f"  {text} -> {output}  ({verdict})", highlight=False, markup=False)
-    return {name: METRICS[metric](outputs, references) for name, metric in options.metrics.items()}
+    samples = [Sample(*row) for row in islice(zip(texts, outputs, references, strict=True), options.samples)]
+    for sample in samples:
+        verdict = "right" if sample.equals_a_reference else f"not {' / '.join(sample.references)}"
+        console.print(f"  {sample.source} -> {sample.output}  ({verdict})", highlight=False, markup=False)
+    return {name: METRICS[metric](outputs, references) for name, metric in options.metrics.items()}, samples
 
 
-def show(model: SavedModel, options: EvaluationSection, console: Console) -> None:
-    """Print what the model makes of the texts of `evaluation.inputs`."""
-    for text, output in zip(options.inputs, model.outputs(options.inputs, options, console), strict=True):
-        console.print(f"  {text} -> {output}", highlight=False, markup=False)
+def show(model: SavedModel, options: EvaluationSection, console: Console) -> list[Sample]:
+    """What the model makes of the texts of `evaluation.inputs`, which is printed too."""
+    samples = [Sample(*row) for row in zip(options.inputs, model.outputs(options.inputs, options, console), strict=True)]
+    for sample in samples:
+        console.print(f"  {sample.source} -> {sample.output}", highlight=False, markup=False)
+    return samples

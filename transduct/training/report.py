@@ -17,9 +17,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from transduct.accounting import describe
 from transduct.training.charts import line_chart
 
 PACKAGES = ("transduct", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "sacrebleu")
+REPORT = "training_report.html"
 NOT_METRICS = ("_runtime", "_per_second", "_time", "_timing", "_flos")
 
 
@@ -32,7 +34,7 @@ class Sample:
     references: Sequence[str] = ()
 
     @property
-    def is_right(self) -> bool | None:
+    def equals_a_reference(self) -> bool | None:
         if not self.references:
             return None
         return self.output.split() in [reference.split() for reference in self.references]
@@ -61,6 +63,25 @@ def command_line() -> str:
     name = Path(program).name
     start = ["python", "-m", "transduct.training"] if name == "__main__.py" else [name]
     return shlex.join([*start, *arguments])
+
+
+def report_run(
+    output: Path, history: Sequence[Mapping[str, Any]], model: Any, metrics: Mapping[str, float], samples: Sequence[Sample]
+) -> None:
+    """The report of the run in `output`, which holds its `recipe.yaml`.
+
+    Args:
+        history: `trainer.state.log_history`.
+        model: the finished model; one that is not of this package is described by its class and its number of parameters.
+        metrics, samples: of the test set, and whatever else was tried.
+    """
+    own = model.config.model_type == "transduct"
+    described = str(describe(model)) if own else f"{model.num_parameters():,} parameters"
+    recipe = (output / "recipe.yaml").read_text(encoding="utf-8")
+    record = TrainingRecord(
+        str(output), recipe, history, f"{type(model).__name__}\n{described}", metrics, samples, command_line()
+    )
+    write_report(output / REPORT, record)
 
 
 def _without_secrets(text: str) -> str:
@@ -98,9 +119,9 @@ def render(record: TrainingRecord) -> str:
 
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --text: #1c1c1c; --soft: #666; --rule: #ddd;
-  --series-1: #2563a8; --series-2: #c2410c; --series-3: #15803d; --series-4: #7e22ce; --right: #15803d; --wrong: #b91c1c; }
+  --series-1: #2563a8; --series-2: #c2410c; --series-3: #15803d; --series-4: #7e22ce; --equal: #15803d; }
 @media (prefers-color-scheme: dark) { :root { --page: #161616; --text: #e6e6e6; --soft: #a0a0a0; --rule: #3a3a3a;
-  --series-1: #7ab5f0; --series-2: #f0965a; --series-3: #6fce8f; --series-4: #c79bf2; --right: #6fce8f; --wrong: #f18b8b; } }
+  --series-1: #7ab5f0; --series-2: #f0965a; --series-3: #6fce8f; --series-4: #c79bf2; --equal: #6fce8f; } }
 body { background: var(--page); color: var(--text); font: 16px/1.5 system-ui, sans-serif; margin: 0; }
 main { max-width: 50rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.5rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin-top: 2rem; }
@@ -109,7 +130,7 @@ table { border-collapse: collapse; }
 th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--rule); }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; } td { overflow-wrap: anywhere; }
 .wide { overflow-x: auto; } .note, .soft { color: var(--soft); font-size: .9rem; }
-.right { color: var(--right); } .wrong { color: var(--wrong); }
+.equal { color: var(--equal); }
 pre { background: color-mix(in srgb, var(--text) 6%, transparent); padding: .7rem; overflow-x: auto; font-size: .85rem; }
 svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 12px; } svg .grid { stroke: var(--rule); }
 svg .axis { stroke: var(--soft); } .legend span { margin-right: 1.2rem; font-size: .9rem; }
@@ -162,7 +183,7 @@ def _samples(samples: Sequence[Sample]) -> str:
         return ""
     rows = []
     for sample in samples:
-        verdict = {None: "", True: "right", False: "wrong"}[sample.is_right]
+        verdict = {None: "", True: "equal", False: "differs"}[sample.equals_a_reference]
         rows.append((
             escape(sample.source),
             f'<span class="{verdict}">{escape(sample.output)}</span>',

@@ -6,7 +6,8 @@ The output folder holds
 - `data/`: the tokenised data, made anew when they have changed;
 - `checkpoints/`: the last two; a start goes on at the newest whole one;
 - `model/`: the finished model with its tokenizer, for `from_pretrained`;
-- `metrics.json`: the evaluation of `model/` on the test set.
+- `metrics.json`: the evaluation of `model/` on the test set;
+- `training_report.html`: curves, metrics and outputs, see `report.py`; `tensorboard/`, if `report_to` asks for it.
 """
 
 import json
@@ -35,6 +36,8 @@ from transduct.training.final import SavedModel, measure, show
 from transduct.training.metrics import METRICS
 from transduct.training.processes import decided_by_main
 from transduct.training.recipe import Recipe, build_recipe
+from transduct.training.report import REPORT, Sample, report_run
+from transduct.training.reporting import check_trackers, place_events
 from transduct.training.run_data import RunData
 from transduct.training.trainer import TransductTrainer
 
@@ -109,7 +112,7 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
     if not recipe.output:
         raise ValueError("output is empty: name the folder for checkpoints and model")
     if fresh:
-        for name in ("checkpoints", "data", "tokenizer", "model"):
+        for name in ("checkpoints", "data", "tokenizer", "model", "tensorboard"):
             shutil.rmtree(output / name, ignore_errors=True)
         note.unlink(missing_ok=True)
     written = _plain(recipe)
@@ -140,6 +143,7 @@ def _plain(recipe: Recipe) -> dict[str, Any]:
 def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductTrainer:
     """Data, tokenizer, model and trainer of a recipe."""
     args = TransductTrainingArguments(**{**DEFAULTS, **recipe.training, "output_dir": str(output / "checkpoints")})
+    check_trackers(args.report_to)
     data = RunData(recipe, output / "data", args.seed, console)
     with args.main_process_first(desc="preparing the data"):  # the others find what it has written
         tokenizer = build_tokenizer(recipe, data, output / "tokenizer")
@@ -163,6 +167,7 @@ def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductT
     if args.early_stopping_patience is not None:
         trainer.add_callback(EarlyStopping(args.early_stopping_patience, args.early_stopping_threshold))
     trainer.remove_callback(PrinterCallback)
+    place_events(trainer, output / "tensorboard")
     return trainer
 
 
@@ -258,17 +263,20 @@ def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Co
     _save_whole(output / "model", trainer.model.save_pretrained, trainer.processing_class.save_pretrained)
     console.print(f"saved to {output / 'model'}; what follows is that folder, loaded again", highlight=False, markup=False)
     saved = SavedModel(output / "model", trainer.args.device, recipe.data.test or recipe.data.validation or recipe.data.parts[0])
-    metrics = None
+    metrics, samples = None, list[Sample]()
     if recipe.data.test is not None:
         test = RunData(recipe, output / "data", trainer.args.seed, console).test(saved.tokenizer)
-        metrics = measure(saved, test, recipe.evaluation, console)
+        metrics, samples = measure(saved, test, recipe.evaluation, console)
         note = {"metrics": metrics, "examples": len(test), "steps": trainer.state.global_step}
         (output / "metrics.json").write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
         console.print(
             "test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()), highlight=False, markup=False
         )
     if recipe.evaluation.inputs:
-        show(saved, recipe.evaluation, console)
+        samples += show(saved, recipe.evaluation, console)
+    if trainer.is_world_process_zero():
+        report_run(output, trainer.state.log_history, saved.model, metrics or {}, samples)
+        console.print(f"report: {output / REPORT}", highlight=False, markup=False)
     return metrics
 
 

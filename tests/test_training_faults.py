@@ -148,8 +148,8 @@ def test_an_overflow_is_left_to_the_loss_scaler(tmp_path, scale, value, stops):
             trainer.train()
     else:
         trainer.train()
-        assert trainer.accelerator.optimizer_step_was_skipped
         assert trainer.accelerator.scaler.get_scale() < scale
+        assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
 
 
 def test_a_batch_that_cannot_be_written_does_not_hide_the_reason(tmp_path, monkeypatch):

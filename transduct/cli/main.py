@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 
+from transduct.cli.average import average
 from transduct.cli.describe import describe
 from transduct.cli.plan import plan
 from transduct.cli.train import train
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command()(describe)
 app.command()(plan)
 app.command()(train)
+app.command()(average)
 
 
 @app.callback(invoke_without_command=True)

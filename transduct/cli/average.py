@@ -1,0 +1,65 @@
+"""`transduct average RUN|CHECKPOINTS... --output FOLDER`: the mean of checkpoints as a model folder."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def average(
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN|CHECKPOINT...", help="The folder of one run, with --last or --best; or checkpoints."),
+    ],
+    output: Annotated[str, typer.Option(help="Folder to write; it must not hold anything yet.")],
+    last: Annotated[int | None, typer.Option(help="Average so many of the run's newest checkpoints.")] = None,
+    best: Annotated[int | None, typer.Option(help="Average so many of its checkpoints, the best by --metric.")] = None,
+    metric: Annotated[str | None, typer.Option(help="A result of the run's evaluations, such as eval_loss or bleu.")] = None,
+    better: Annotated[
+        str | None, typer.Option(help="Whether a 'higher' or a 'lower' metric is better, where its name does not say it.")
+    ] = None,
+) -> None:
+    """Average the weights of checkpoints into a model.
+
+    Tokenizer and config are those of the last checkpoint. The checkpoints stay as they are.
+    """
+    from transduct.training.averaging import average_checkpoints, best_checkpoints, last_checkpoints, metric_values
+
+    _check_options(sources, last, best, metric, better)
+    values: dict[int, float] = {}
+    if last is not None:
+        chosen = last_checkpoints(sources[0], last)
+    elif best is not None and metric is not None:
+        chosen = best_checkpoints(sources[0], best, metric, _higher_is_better(metric, better))
+        values = metric_values(chosen[-1], metric)
+    else:
+        chosen = [Path(source) for source in sources]
+    written = average_checkpoints(chosen, output)
+    for path in chosen:
+        step = path.name.removeprefix("checkpoint-")
+        value = f"  {metric} {values[int(step)]:.4f}" if step.isdigit() and int(step) in values else ""
+        typer.echo(f"{path}{value}")
+    typer.echo(f"the mean of these {len(chosen)} is in {written}")
+
+
+def _check_options(sources: list[str], last: int | None, best: int | None, metric: str | None, better: str | None) -> None:
+    for source in sources:
+        if not Path(source).is_dir():
+            raise ValueError(f"there is no folder {source!r}")
+    if last is not None and best is not None:
+        raise ValueError(f"--last {last} and --best {best} exclude each other")
+    if (best is None) != (metric is None):
+        raise ValueError("--best and --metric belong together: the metric says which checkpoints are the best")
+    if better not in (None, "higher", "lower") or (better is not None and best is None):
+        raise ValueError(f"--better {better!r} must be 'higher' or 'lower', and belongs to --best")
+    if (last is not None or best is not None) and len(sources) != 1:
+        raise ValueError(f"--last and --best choose among the checkpoints of one run; {len(sources)} folders are given")
+    if last is None and best is None and not all((Path(source) / "config.json").is_file() for source in sources):
+        raise ValueError(f"{sources[0]!r} is no checkpoint: for a run, say --last N or --best N --metric NAME")
+
+
+def _higher_is_better(metric: str, better: str | None) -> bool:
+    from transduct.training.arguments import LOWER_IS_BETTER
+
+    return better == "higher" if better is not None else re.search(LOWER_IS_BETTER, metric) is None

@@ -119,11 +119,11 @@ def test_autocast_keeps_what_is_counted(name):
     found = autocast_activations(model, torch.full((rows, source), 3), torch.full((rows, target), 3))
     described = describe(config, batch_size=rows, source_length=source, target_length=target, dtype="bfloat16")
     parts = described.activation_bytes_by_part
-    expected = parts["encoder"] + parts["decoder"] + autocast_extra_bytes(config, rows * source, rows * target, False)
+    expected = parts["encoder"] + parts["decoder"] + autocast_extra_bytes(config, (rows * source, rows * target), False)
     assert expected == pytest.approx(found, rel=0.05)
 
 
 def test_checkpointing_keeps_less():
     config = config_from_preset("t5-base")
-    plain, checkpointed = (autocast_extra_bytes(config, 1000, 1000, checkpointing) for checkpointing in (False, True))
+    plain, checkpointed = (autocast_extra_bytes(config, (1000, 1000), checkpointing) for checkpointing in (False, True))
     assert checkpointed < plain / 3

@@ -112,7 +112,7 @@ def needs(
         largest_layer=max(encoder_layer, decoder_layer),
         optimizer=single.optimizer_bytes,
         activations=computed.activation_bytes,
-        autocast_extra=autocast_extra_bytes(config, rows * source, rows * target, checkpointing) if half else 0,
+        autocast_extra=autocast_extra_bytes(config, _present(parts, rows, source, target), checkpointing) if half else 0,
         averages=averages * 4 * single.parameters,
         half=half is not None,
     )
@@ -146,25 +146,37 @@ def layout_memory(layout: str, need: Needs, devices: int, available: int | None 
     return LayoutMemory(layout, *sizes, available)
 
 
-def autocast_extra_bytes(config: Any, sources: int, targets: int, checkpointing: bool) -> int:
-    """Activations that autocast keeps beyond those of pure half precision, for `sources` and `targets` tokens.
+def autocast_extra_bytes(config: Any, tokens: tuple[int, int], checkpointing: bool) -> int:
+    """Activations that autocast keeps beyond those of pure half precision.
 
     The states between sublayers stay float32, so a norm keeps 2 bytes more a value. Queries, keys and values are three products
     of one input, each of which keeps a half-precision copy of it; a gated feed-forward's two products likewise. Each decoder
-    layer keeps two copies of the encoder's output, for keys and values, which are counted with `sources`.
+    layer keeps two copies of the encoder's output, for keys and values.
+
+    Args:
+        tokens: source and target tokens of a batch; 0 for a side that the model does not have.
     """
     norms = 2 * (2 if config.norm == "rmsnorm" else 1)  # bytes a value
     products = 2 * 2 + (2 if config.gated_ffn else 0)
     ends = norms * (int(config.embedding_norm) + int(config.resolved_final_norm))
-    total = 0
-    for tokens, layers, sublayers, memory in (
+    sources, targets = tokens
+    sides = (
         (sources, config.encoder_layers, 2, 0),
-        (targets, config.decoder_layers, 3, 4 * sources),
-    ):
-        layer = tokens * (sublayers * norms + products) + memory
-        kept = layer + layers * 2 * tokens if checkpointing and layers else layers * layer
-        total += kept + ends * tokens
+        (targets, config.decoder_layers, 3 if sources else 2, 4 * sources),
+    )
+    total = 0
+    for count, layers, sublayers, memory in sides:
+        if count == 0:
+            continue
+        layer = count * (sublayers * norms + products) + memory
+        kept = layer + layers * 2 * count if checkpointing and layers else layers * layer
+        total += kept + ends * count
     return total * config.d_model
+
+
+def _present(parts: dict[str, int], rows: int, source: int, target: int) -> tuple[int, int]:
+    """Tokens of the sides that a model has."""
+    return (rows * source if parts["encoder"] else 0, rows * target if parts["decoder"] else 0)
 
 
 def _share(count: int, devices: int) -> int:

@@ -8,11 +8,10 @@ Nothing is built and no data are loaded: `describe` counts by closed formulas, f
   section 2.1), attention's scores and the output projection included; gradient checkpointing computes the layers once more.
 - Hours: operations / (devices x peak operations a second x utilisation). 0.4 is a usual utilisation (PaLM, arXiv 2204.02311,
   table 3, lists 21 to 46 % as model FLOPs utilisation); small models and slow networks reach less.
-- Memory: `layouts.py`.
+- Memory: `layouts.py`; lengths and numbers of pairs: `workload.py`.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,11 @@ from transduct.accounting import ModelDescription, describe
 from transduct.training.arguments import NO_LIMIT_OF_EPOCHS, TransductTrainingArguments
 from transduct.training.devices import device_named
 from transduct.training.layouts import LAYOUTS, LayoutMemory, layout_memory, needs
-from transduct.training.reading import files
-from transduct.training.recipe import Recipe, SplitSource
+from transduct.training.pretraining import model_kind
+from transduct.training.recipe import Recipe
+from transduct.training.workload import count_pairs, has_epochs, mean_lengths
 
 GIB = 2**30
-ASSUMED_LENGTH = 128
-"""Tokens of a source and of a target where neither the recipe nor the caller says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,23 +142,24 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
     notes: list[str] = []
     args = _arguments(recipe)
     config = planned_config(recipe, options.vocab_size, notes)
-    source, target = _lengths(recipe, options, config.max_positions, notes)
+    source, target = mean_lengths(recipe, (options.source_length, options.target_length), config.max_positions, notes)
+    model = _model_without_weights(recipe, config)
     rows = _pairs_per_batch(args, source, target)
+    passes = 2 if args.r_drop else 1  # R-drop sees each batch twice
     half = "bfloat16" if args.bf16 else "float16" if args.fp16 else None
     optimizer = optimizer_name(args)
     checkpointing = _checkpointing(args)
-    described = describe(config, source_length=source, target_length=target)
-    need = needs(config, (rows, source, target), optimizer, half, checkpointing)
+    need = needs(model, (passes * rows, source, target), optimizer, half, checkpointing, averages=int(args.ema_decay is not None))
     examples = options.examples
     if examples is None and recipe.objective.of_pairs:
         examples = count_pairs(recipe.data.parts, recipe.folder)
     pairs_per_step = rows * options.gpus * args.gradient_accumulation_steps
-    flops_per_step = pairs_per_step * training_flops(described, source, target, checkpointing)
+    flops_per_step = passes * pairs_per_step * training_flops(describe(model), source, target, checkpointing)
     peak = _peak(args, options, half)
     rate = None if peak is None else peak * options.utilisation * options.gpus
-    per_epoch = None if examples is None else math.ceil(examples / pairs_per_step)
+    per_epoch = None if examples is None or not has_epochs(recipe) else math.ceil(examples / pairs_per_step)
     steps = _steps(args, per_epoch, None if rate is None else rate / flops_per_step)
-    _say_what_is_missing(notes, options, examples, steps, rate)
+    _say_what_is_missing(notes, args, options, examples, steps, rate)
     flops = None if steps is None else float(steps) * flops_per_step
     available = _available(options)
     return Plan(
@@ -225,6 +224,20 @@ def planned_config(recipe: Recipe, vocab_size: int | None = None, notes: list[st
     return config_from_preset(options.pop("preset"), **options)
 
 
+def _model_without_weights(recipe: Recipe, config: Any) -> Any:
+    """What `describe` takes: the config, or for an encoder or a decoder alone its model on the meta device."""
+    import torch
+
+    from transduct import modeling
+
+    kind = model_kind(recipe.objective)
+    if kind == "TransductForConditionalGeneration":
+        return config
+    config.is_encoder_decoder = False
+    with torch.device("meta"):
+        return getattr(modeling, kind)(config)
+
+
 def _saved_config(folder: Path, changes: dict[str, Any]) -> Any:
     import json
 
@@ -266,6 +279,8 @@ def optimizer_name(args: TransductTrainingArguments) -> str:
     Raises:
         ValueError: for an optimizer whose state is not known here.
     """
+    if args.optimizer is not None:
+        return "adafactor" if args.optimizer == "adafactor" else "adamw"
     name = str(getattr(args.optim, "value", args.optim))
     if name.startswith("adamw_torch") or name == "adamw_apex_fused":
         return "adamw"
@@ -283,17 +298,6 @@ def _checkpointing(args: TransductTrainingArguments) -> bool:
     return bool(args.activation_checkpointing)
 
 
-def _lengths(recipe: Recipe, options: PlanOptions, max_positions: int, notes: list[str]) -> tuple[int, int]:
-    found, assumed = [], min(ASSUMED_LENGTH, max_positions)
-    for side in ("source", "target"):
-        given, longest = getattr(options, f"{side}_length"), getattr(recipe.data, f"max_{side}_tokens")
-        if given is None:
-            reason = f"data.max_{side}_tokens, the longest" if longest else "an assumption"
-            notes.append(f"a {side} has {longest or assumed} tokens: {reason}; --{side}-length gives the mean")
-        found.append(given or longest or assumed)
-    return found[0], found[1]
-
-
 def _pairs_per_batch(args: TransductTrainingArguments, source: int, target: int) -> int:
     budget = args.max_tokens_per_batch
     if budget is None:
@@ -304,28 +308,6 @@ def _pairs_per_batch(args: TransductTrainingArguments, source: int, target: int)
             "mean lengths with --source-length and --target-length"
         )
     return budget // (source + target)
-
-
-def count_pairs(parts: Sequence[SplitSource], folder: Path) -> int | None:
-    """Pairs of the training data by the lines of their files, or None where only loading them would tell."""
-    counts = [_count_lines(part, folder) for part in parts]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
-
-
-def _count_lines(split: SplitSource, folder: Path) -> int | None:
-    named = split.json or split.source or split.csv or split.tsv
-    try:
-        paths = files(named or [], folder)
-    except FileNotFoundError:
-        return None
-    if not paths or not all(path.is_file() and path.suffix != ".gz" for path in paths):
-        return None
-    count = 0
-    for path in paths:
-        with path.open("rb") as lines:
-            count += sum(1 for line in lines if line.strip()) - int(named in (split.csv, split.tsv))  # their first is a header
-    return min(count, split.limit) if split.limit is not None else count
 
 
 def _steps(args: TransductTrainingArguments, per_epoch: int | None, steps_per_second: float | None) -> int | None:
@@ -357,8 +339,16 @@ def _available(options: PlanOptions) -> int | None:
 
 
 def _say_what_is_missing(
-    notes: list[str], options: PlanOptions, examples: int | None, steps: int | None, rate: float | None
+    notes: list[str],
+    args: TransductTrainingArguments,
+    options: PlanOptions,
+    examples: int | None,
+    steps: int | None,
+    rate: float | None,
 ) -> None:
+    for name in ("lora", "freeze"):
+        if getattr(args, name) is not None:
+            notes.append(f"training.{name}: planned as if all weights were trained, which takes more memory")
     if examples is None:
         notes.append("how many training pairs there are is not counted: --examples gives their number")
     if rate is None:

@@ -25,12 +25,19 @@ class SavedModel:
         folder: of `save_pretrained`.
         device: where the model works.
         split: a part of the data whose prefix, tag and languages belong before the sources.
+        auto_class: what loads the model.
     """
 
-    def __init__(self, folder: str | Path, device: torch.device | str = "cpu", split: SplitSource | None = None):
+    def __init__(
+        self,
+        folder: str | Path,
+        device: torch.device | str = "cpu",
+        split: SplitSource | None = None,
+        auto_class: Any = AutoModelForSeq2SeqLM,
+    ):
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.encoder = PairEncoder(self.tokenizer, split or SplitSource())
-        self.model = AutoModelForSeq2SeqLM.from_pretrained(folder).to(device).eval()
+        self.model = auto_class.from_pretrained(folder).to(device).eval()
 
     @torch.inference_mode()
     def outputs(self, texts: Sequence[str], options: EvaluationSection, console: Console) -> list[str]:

@@ -1,6 +1,6 @@
 """The `objective` section of a recipe at work: the objective itself, how much text fills an input, which model it trains."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from transduct.training.objectives import (
 )
 from transduct.training.objectives.examples import IGNORED
 from transduct.training.reading import BadRow, Row
-from transduct.training.recipe_data import NOISES, ObjectiveSection
+from transduct.training.recipe_data import NOISES, ObjectiveSection, model_kind
 
 _NOISES: dict[str, type[Noise]] = {
     "text_infilling": TextInfilling,
@@ -67,14 +67,6 @@ def make_objective(section: ObjectiveSection, tokenizer: Any) -> Objective:
 
 def _noise(text: TokenText, name: str, **options: Any) -> Noise:
     return _NOISES[name](text, **options)  # type: ignore[call-arg]
-
-
-def model_kind(section: ObjectiveSection) -> str:
-    """The name of the model class: an encoder and a decoder, or one of them alone."""
-    if section.name == "masked_lm":
-        return "TransductForMaskedLM"
-    decoder_alone = section.name == "causal_lm" or (section.name == "prefix_lm" and section.form == "decoder")
-    return "TransductForCausalLM" if decoder_alone else "TransductForConditionalGeneration"
 
 
 def text_tokens(section: ObjectiveSection, objective: Objective, tokenizer: Any) -> int:
@@ -121,6 +113,17 @@ def apply(objective: Objective, ids: Any, rng: np.random.Generator) -> Example:
     if isinstance(objective, CausalLM):
         example["labels"][0] = IGNORED
     return example
+
+
+@dataclass
+class ObjectiveVariation:
+    """Applies an objective to texts, with other random numbers each time."""
+
+    objective: Objective
+
+    def __call__(self, examples: list[Example], generators: Sequence[np.random.Generator]) -> list[Example]:
+        pairs = zip(examples, generators, strict=True)
+        return [apply(self.objective, example["input_ids"], generator) for example, generator in pairs]
 
 
 @dataclass

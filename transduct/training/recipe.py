@@ -23,7 +23,15 @@ from typing import Any
 import yaml
 
 from transduct.training.recipe_checks import check_count, check_names, check_number, checked, keys_of, unknown_key
-from transduct.training.recipe_data import SPLITS, DataSection, ObjectiveSection, SplitSource, build_data, build_objective
+from transduct.training.recipe_data import (
+    SPLITS,
+    DataSection,
+    ObjectiveSection,
+    SplitSource,
+    build_data,
+    build_objective,
+    model_kind,
+)
 
 __all__ = [
     "SPLITS", "DataSection", "EvaluationSection", "ObjectiveSection", "Recipe", "SplitSource",
@@ -61,6 +69,17 @@ class Recipe:
     folder: Path = field(default=Path(), metadata={"internal": True})
     """Paths of `data` are relative to it: the folder of the file."""
 
+    @property
+    def without_end(self) -> str | None:
+        """Why the training data have no last row, or None: they have one, and there are epochs."""
+        if len(self.data.parts) > 1:
+            return "a mixture"
+        if self.data.parts[0].streaming:
+            return "a stream"
+        if self.data.subwords is not None:
+            return "segmented anew each time (data.subwords)"
+        return None if self.objective.of_pairs else f"made anew each time ({self.objective.name})"
+
 
 def load_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
     """Read a YAML file, apply `section.key=value` changes, and check every key.
@@ -88,7 +107,7 @@ def build_recipe(raw: Mapping[str, Any]) -> Recipe:
     values["objective"] = build_objective(values.get("objective") or {})
     values["data"] = build_data(values["data"], documents=not values["objective"].of_pairs)
     values["evaluation"] = EvaluationSection(**checked(values.get("evaluation") or {}, EvaluationSection, "evaluation"))
-    _check_evaluation(values["evaluation"])
+    _check_evaluation(values["evaluation"], values["objective"])
     if values.get("threads") is not None:
         check_count(values["threads"], "threads", 1)
     values["training"] = _training_arguments(values["training"])
@@ -129,7 +148,7 @@ def _apply_change(raw: dict[str, Any], change: str) -> None:
     place[key] = yaml.safe_load(value)
 
 
-def _check_evaluation(evaluation: EvaluationSection) -> None:
+def _check_evaluation(evaluation: EvaluationSection, objective: ObjectiveSection) -> None:
     """All of it now: the section is used when the training is over."""
     _check_metrics(evaluation.metrics)
     for name, least in (("num_beams", 1), ("batch_size", 1), ("samples", 0)):
@@ -137,6 +156,8 @@ def _check_evaluation(evaluation: EvaluationSection) -> None:
     check_number(evaluation.length_penalty, "evaluation.length_penalty")
     if not isinstance(evaluation.inputs, list) or not all(isinstance(text, str) for text in evaluation.inputs):
         raise ValueError(f"evaluation.inputs={evaluation.inputs!r} must be a list of texts; quote what YAML reads otherwise")
+    if evaluation.inputs and model_kind(objective) != "TransductForConditionalGeneration":
+        raise ValueError(f"evaluation.inputs: the model of {objective.name} does not write one text for another; leave them out")
 
 
 def _check_metrics(metrics: Any) -> None:

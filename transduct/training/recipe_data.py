@@ -320,6 +320,14 @@ def build_objective(raw: Any) -> ObjectiveSection:
     return objective
 
 
+def model_kind(section: ObjectiveSection) -> str:
+    """The name of the model class: an encoder and a decoder, or one of them alone."""
+    if section.name == "masked_lm":
+        return "TransductForMaskedLM"
+    decoder_alone = section.name == "causal_lm" or (section.name == "prefix_lm" and section.form == "decoder")
+    return "TransductForCausalLM" if decoder_alone else "TransductForConditionalGeneration"
+
+
 def _check_noises(noises: Any) -> None:
     if not isinstance(noises, list) or not noises:
         raise ValueError(f"objective.noises={noises!r} must be a list such as [{{name: text_infilling, share: 0.3}}]")

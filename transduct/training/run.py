@@ -12,7 +12,7 @@ The output folder holds
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial, reduce
@@ -22,35 +22,32 @@ from typing import Any
 import datasets
 import torch
 import yaml
-from datasets import Dataset
 from rich.console import Console
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PrinterCallback, TrainerState, set_seed
+from transformers import PrinterCallback, TrainerState, set_seed
 from transformers.utils import logging as transformers_logging
 
 from transduct import register
 from transduct.training.arguments import TransductTrainingArguments
+from transduct.training.building import (
+    AUTO_CLASSES,
+    build_arguments,
+    build_collator,
+    build_metrics,
+    build_model,
+    build_tokenizer,
+    save_whole,
+)
 from transduct.training.callbacks import EarlyStopping, SaveLastStep, ShowProgress, StopOnSignal
 from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
-from transduct.training.collators import Seq2SeqCollator
+from transduct.training.endless import EndlessData
 from transduct.training.final import SavedModel, measure, show
-from transduct.training.metrics import METRICS
 from transduct.training.processes import decided_by_main
 from transduct.training.recipe import Recipe, build_recipe
+from transduct.training.recipe_data import model_kind
 from transduct.training.report import REPORT, Sample, report_run
 from transduct.training.reporting import check_trackers, place_events
 from transduct.training.run_data import RunData
 from transduct.training.trainer import TransductTrainer
-
-DEFAULTS: dict[str, Any] = dict(
-    save_total_limit=2,
-    save_strategy="no",
-    logging_steps=20,
-    report_to="none",
-    disable_tqdm=True,
-    predict_with_generate=True,
-    dataloader_pin_memory=False,
-)
-"""Values of training arguments that a recipe need not give; checkpoints then go by `save_seconds`."""
 
 SAME = (
     "model", "tokenizer", "objective", "data.train", "data.max_source_tokens", "data.max_target_tokens", "data.temperature",
@@ -99,6 +96,8 @@ def _run(recipe: Recipe, fresh: bool, console: Console) -> Outcome:
     trainer.add_callback(signals)
     with signals.listening():
         _train(trainer, output / "checkpoints", console)
+    if isinstance(trainer.train_dataset, EndlessData) and trainer.train_dataset.skipped:
+        console.print(f"train: {trainer.train_dataset.skipped}", highlight=False, markup=False, soft_wrap=True)
     if signals.received is not None:
         console.print(f"stopped at step {trainer.state.global_step:,}; the same command goes on from there")
         return Outcome(finished=False, signal=signals.received)
@@ -142,7 +141,7 @@ def _plain(recipe: Recipe) -> dict[str, Any]:
 
 def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductTrainer:
     """Data, tokenizer, model and trainer of a recipe."""
-    args = TransductTrainingArguments(**{**DEFAULTS, **recipe.training, "output_dir": str(output / "checkpoints")})
+    args = build_arguments(recipe, output)
     check_trackers(args.report_to)
     data = RunData(recipe, output / "data", args.seed, console)
     with args.main_process_first(desc="preparing the data"):  # the others find what it has written
@@ -150,18 +149,19 @@ def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductT
         train, validation = data.training(tokenizer), data.validation(tokenizer)
     set_seed(args.seed)
     model = build_model(recipe, tokenizer)
-    model.generation_config.num_beams = recipe.evaluation.num_beams
-    model.generation_config.length_penalty = recipe.evaluation.length_penalty
+    if model.can_generate():
+        model.generation_config.num_beams = recipe.evaluation.num_beams
+        model.generation_config.length_penalty = recipe.evaluation.length_penalty
     model._keys_to_ignore_on_save = set(model.all_tied_weights_keys)  # else a resume warns that they are missing: stored once
     console.print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters", highlight=False)
     trainer = TransductTrainer(
         model,
         args,
-        data_collator=Seq2SeqCollator(tokenizer, model=model),
+        data_collator=build_collator(recipe, tokenizer, model),
         train_dataset=train,
         eval_dataset=validation,
         processing_class=tokenizer,
-        compute_metrics=_metrics_of(recipe, tokenizer, validation),
+        compute_metrics=build_metrics(recipe, tokenizer, validation),
         callbacks=[SaveLastStep(), ShowProgress(console)],
     )
     if args.early_stopping_patience is not None:
@@ -169,56 +169,6 @@ def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductT
     trainer.remove_callback(PrinterCallback)
     place_events(trainer, output / "tensorboard")
     return trainer
-
-
-def build_tokenizer(recipe: Recipe, data: RunData, folder: Path) -> Any:
-    """The run's tokenizer: the one in `folder`, else `tokenizer.from_pretrained`, else one trained on the training texts."""
-    from transduct.tokenization import TransductTokenizer
-
-    if folder.is_dir():
-        return AutoTokenizer.from_pretrained(folder)
-    options = dict(recipe.tokenizer)
-    pretrained = options.pop("from_pretrained", None)
-    if pretrained is not None:
-        tokenizer = AutoTokenizer.from_pretrained(pretrained, **options)
-    else:
-        separate = options.pop("separate_vocabularies", False)
-        sources, targets = (data.texts("source"), data.texts("target")) if separate else (data.texts("both"), None)
-        tokenizer = TransductTokenizer.train(sources, target=targets, **options)
-    _save_whole(folder, tokenizer.save_pretrained)
-    return tokenizer
-
-
-def build_model(recipe: Recipe, tokenizer: Any) -> Any:
-    """The model that is trained: `model.from_pretrained`, or new weights for a preset with the tokenizer's vocabulary."""
-    from transduct.modeling import TransductForConditionalGeneration
-    from transduct.presets import config_from_preset
-
-    options = dict(recipe.model)
-    if "from_pretrained" in options:
-        return AutoModelForSeq2SeqLM.from_pretrained(options.pop("from_pretrained"), **options)
-    vocabularies = {
-        "vocab_size": len(tokenizer),
-        "decoder_vocab_size": tokenizer.decoder_vocab_size if tokenizer.separate_vocabularies else None,
-        "pad_token_id": tokenizer.pad_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "decoder_start_token_id": tokenizer.pad_token_id,
-    }
-    return TransductForConditionalGeneration(config_from_preset(options.pop("preset"), **{**vocabularies, **options}))
-
-
-def _metrics_of(recipe: Recipe, tokenizer: Any, validation: Dataset | None) -> Any:
-    """`compute_metrics` for the validation set, whose references are in its own column; None for one without references."""
-    if validation is None or not recipe.objective.of_pairs:
-        return None
-    references = validation["targets"]
-
-    def compute(prediction: Any) -> dict[str, float]:
-        texts = tokenizer.batch_decode(prediction.predictions, skip_special_tokens=True)
-        return {name.replace(" ", "_"): METRICS[metric](texts, references) for name, metric in recipe.evaluation.metrics.items()}
-
-    return compute
 
 
 def _train(trainer: TransductTrainer, checkpoints: Path, console: Console) -> None:
@@ -260,13 +210,17 @@ def is_over(checkpoint: Path, args: TransductTrainingArguments) -> bool:
 
 def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Console) -> dict[str, float] | None:
     """Save the model, load it again, measure it on the test set and show it at work."""
-    _save_whole(output / "model", trainer.model.save_pretrained, trainer.processing_class.save_pretrained)
+    save_whole(output / "model", trainer.model.save_pretrained, trainer.processing_class.save_pretrained)
     console.print(f"saved to {output / 'model'}; what follows is that folder, loaded again", highlight=False, markup=False)
-    saved = SavedModel(output / "model", trainer.args.device, recipe.data.test or recipe.data.validation or recipe.data.parts[0])
+    like = recipe.data.test or recipe.data.validation or recipe.data.parts[0]
+    saved = SavedModel(output / "model", trainer.args.device, like, AUTO_CLASSES[model_kind(recipe.objective)])
     metrics, samples = None, list[Sample]()
     if recipe.data.test is not None:
         test = RunData(recipe, output / "data", trainer.args.seed, console).test(saved.tokenizer)
-        metrics, samples = measure(saved, test, recipe.evaluation, console)
+        if recipe.objective.of_pairs:
+            metrics, samples = measure(saved, test, recipe.evaluation, console)
+        else:
+            metrics = {"loss": trainer.evaluate(test, metric_key_prefix="test")["test_loss"]}
         note = {"metrics": metrics, "examples": len(test), "steps": trainer.state.global_step}
         (output / "metrics.json").write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
         console.print(
@@ -290,16 +244,3 @@ def quiet_libraries() -> Iterator[None]:
     finally:
         datasets.enable_progress_bars()
         transformers_logging.enable_progress_bar()
-
-
-def _save_whole(folder: Path, *savers: Callable[[str], Any]) -> None:
-    """Write a folder beside its place and move it there, so that it is never half written."""
-    part, old = folder.with_name(folder.name + ".part"), folder.with_name(folder.name + ".old")
-    for leftover in (part, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    for save in savers:
-        save(str(part))
-    if folder.exists():
-        folder.rename(old)
-    part.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)

@@ -1,19 +1,24 @@
 """The data sets of a run, as its recipe describes them: for the vocabulary, for training, for evaluation."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 from rich.console import Console
 
 from transduct.training.data import Loaded, Skipped, load, usable
 from transduct.training.encoding import DocumentEncoder, Encoder, KeepTexts, PairEncoder
+from transduct.training.endless import EndlessData, MappedPart, Part, StreamedPart, Variation
+from transduct.training.mixing import mixing_rates, weighted_rates
 from transduct.training.objectives import Objective
-from transduct.training.pretraining import NoisyDocuments, joins, make_objective, text_tokens
+from transduct.training.pretraining import NoisyDocuments, ObjectiveVariation, joins, make_objective, text_tokens
 from transduct.training.reading import read
 from transduct.training.recipe import Recipe
-from transduct.training.recipe_data import SplitSource
+from transduct.training.recipe_data import SplitSource, model_kind
+from transduct.training.subwords import SubwordVariation
 
 
 class RunData:
@@ -38,10 +43,40 @@ class RunData:
         if side == "both" and not documents:
             yield from self.texts("target")
 
-    def training(self, tokenizer: Any) -> Dataset:
-        """Pairs of ids: `input_ids` and `labels`."""
-        part = self.recipe.data.parts[0]
-        return self._load(part, self._encoder(tokenizer, part), "train").dataset
+    def training(self, tokenizer: Any) -> Dataset | EndlessData:
+        """Pairs of ids, `input_ids` and `labels`; see `Recipe.without_end` for when they are an `EndlessData`."""
+        data, objective = self.recipe.data, self.recipe.objective
+        if self.recipe.without_end is None:
+            return self._load(data.parts[0], self._encoder(tokenizer, data.parts[0]), "train").dataset
+        several = len(data.parts) > 1
+        parts = [self._part(tokenizer, split, f"train.{i}" if several else "train") for i, split in enumerate(data.parts)]
+        rates = self._rates(parts) if several else None
+        one_stack = model_kind(objective) != "TransductForConditionalGeneration"
+        return EndlessData(parts, rates, self.seed, data.buffer_rows, data.bad_rows, one_stack)
+
+    def _part(self, tokenizer: Any, split: SplitSource, name: str) -> Part:
+        subwords = self.recipe.data.subwords
+        encoder = self._encoder(tokenizer, split, "no" if subwords is None else "pair")
+        vary: Variation | None = None
+        if isinstance(encoder, DocumentEncoder):
+            vary = ObjectiveVariation(self.objective(tokenizer))
+        elif subwords is not None:
+            assert isinstance(encoder, PairEncoder)
+            vary = SubwordVariation(encoder, subwords)
+        if split.streaming:
+            rows = partial(read, split, self.recipe.folder, encoder.documents)
+            self.console.print(f"{name}: streamed from {split}", highlight=False, markup=False)
+            return StreamedPart(str(split), rows, encoder, vary)
+        return MappedPart(str(split), self._load(split, encoder, name).dataset, vary)
+
+    def _rates(self, parts: list[Part]) -> np.ndarray:
+        data = self.recipe.data
+        weights = [split.weight for split in data.parts if split.weight is not None]
+        sizes = [len(part.dataset) for part in parts if isinstance(part, MappedPart)]
+        rates = weighted_rates(weights) if weights else mixing_rates(sizes, data.temperature, data.cap)
+        shares = ", ".join(f"{rate:.1%} {part.name}" for part, rate in zip(parts, rates, strict=True))
+        self.console.print(f"mixture: {shares}", highlight=False, markup=False)
+        return rates
 
     def validation(self, tokenizer: Any) -> Dataset | None:
         """As `training`, with the texts `source` and `targets`; of documents with the same noise each time."""

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from transduct.tokenization import TransductTokenizer
+from transduct.training.encoding import Example, PairEncoder
 from transduct.training.recipe_data import SubwordSection
 from transduct.vocabulary import BYTES
 
@@ -193,3 +194,39 @@ def make_cutter(model: dict[str, Any], section: SubwordSection, never: Iterable[
     names = set(never)
     scores = {piece: score for piece, score in model["vocab"] if piece and piece not in names}
     return UnigramSampling(scores, section.alpha, max(map(len, scores)))
+
+
+class SubwordVariation:
+    """Pairs in another segmentation each time; a pair that would become too long by it keeps the tokenizer's own.
+
+    Args:
+        encoder: of the pairs, with their texts kept.
+        section: what is sampled, on which sides.
+
+    Raises:
+        ValueError: for a tokenizer of another kind.
+    """
+
+    def __init__(self, encoder: PairEncoder, section: SubwordSection):
+        assert encoder.keep_texts == "pair"
+        self.encoder = encoder
+        self.source = SubwordSampler(encoder.tokenizer, section, False) if section.sides in ("both", "source") else None
+        self.target = SubwordSampler(encoder.tokenizer, section, True) if section.sides in ("both", "target") else None
+
+    def __call__(self, examples: list[Example], generators: Sequence[np.random.Generator]) -> list[Example]:
+        draws, around = [Draws(generator) for generator in generators], self.encoder.around
+        sources = [example["input_ids"] for example in examples]
+        targets = [example["labels"] for example in examples]
+        if self.source is not None:
+            cut = self.source([around.text + example["source"] for example in examples], draws)
+            sources = _short_enough(cut, around.before_source, sources, self.encoder.max_source_tokens)
+        if self.target is not None:
+            cut = self.target([example["target"] for example in examples], draws)
+            targets = _short_enough(cut, around.before_target, targets, self.encoder.max_target_tokens)
+        return [{"input_ids": source, "labels": target} for source, target in zip(sources, targets, strict=True)]
+
+
+def _short_enough(cut: list[list[int]], before: list[int], whole: list[list[int]], limit: int | None) -> list[list[int]]:
+    """The texts as they were cut, each behind its tokens, and as they are where that is longer than the limit."""
+    found = ([*before, *ids] for ids in cut)
+    return [own if limit is not None and len(ids) > limit else ids for ids, own in zip(found, whole, strict=True)]

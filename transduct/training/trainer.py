@@ -17,6 +17,7 @@ from transformers.trainer_utils import EvalLoopOutput, has_length
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.batching import TokenBudgetBatchSampler
 from transduct.training.callbacks import ByTheClock
+from transduct.training.endless import EndlessData, endless_loader
 from transduct.training.evaluation import ExactEvaluation
 from transduct.training.faults import watch_for_faults
 from transduct.training.moving_average import average_in_use
@@ -36,6 +37,8 @@ class TransductTrainer(Seq2SeqTrainer):
             ValueError: if `label_smoothing_factor` would make the model's own label smoothing or z-loss an ignored option.
         """
         refuse_ignored_loss(self.args.label_smoothing_factor, self.model.config)
+        if isinstance(self.train_dataset, EndlessData):
+            return endless_loader(self)
         loader = super().get_train_dataloader()
         if isinstance(self.args, TransductTrainingArguments):
             refuse_ignored_options(self)
@@ -95,7 +98,9 @@ class TransductTrainer(Seq2SeqTrainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """The inherited loop, with the loss per target token and ids that can be decoded; see `evaluation.py`."""
-        with ExactEvaluation(self) as exact, average_in_use(self):
+        name = f"{self.state.global_step}{metric_key_prefix.removeprefix('eval').replace('_', '-')}"
+        stream = name if description == "Evaluation" else None
+        with ExactEvaluation(self, dataloader.dataset, stream) as exact, average_in_use(self):
             output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         return exact.corrected(output, metric_key_prefix)
 

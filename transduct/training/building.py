@@ -1,0 +1,135 @@
+"""What a run is put together from, as its recipe says: arguments, tokenizer, model, collator, metrics."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from transduct.training.arguments import TransductTrainingArguments
+from transduct.training.collators import Seq2SeqCollator
+from transduct.training.metrics import METRICS
+from transduct.training.objectives import ObjectiveCollator
+from transduct.training.pretraining import make_objective
+from transduct.training.recipe import Recipe
+from transduct.training.recipe_data import model_kind
+from transduct.training.run_data import RunData
+
+DEFAULTS: dict[str, Any] = dict(
+    save_total_limit=2,
+    save_strategy="no",
+    logging_steps=20,
+    report_to="none",
+    disable_tqdm=True,
+    predict_with_generate=True,
+    dataloader_pin_memory=False,
+)
+"""Values of training arguments that a recipe need not give; checkpoints then go by `save_seconds`."""
+
+NO_LIMIT_OF_STEPS = 10**9
+"""What `max_steps` becomes where data have no end and only the time limits a run."""
+
+AUTO_CLASSES = {
+    "TransductForConditionalGeneration": AutoModelForSeq2SeqLM,
+    "TransductForCausalLM": AutoModelForCausalLM,
+    "TransductForMaskedLM": AutoModelForMaskedLM,
+}
+
+
+def build_arguments(recipe: Recipe, output: Path) -> TransductTrainingArguments:
+    """The training arguments, checked against what the data need.
+
+    Raises:
+        ValueError: for data without a last row if nothing ends the run, and for generation without references.
+    """
+    options = {**DEFAULTS, **recipe.training, "output_dir": str(output / "checkpoints")}
+    if not recipe.objective.of_pairs:
+        if recipe.training.get("predict_with_generate"):
+            raise ValueError(f"training.predict_with_generate: {recipe.objective.name} has no references; leave it out")
+        options["predict_with_generate"] = False
+    if recipe.without_end is not None:
+        without_end = f"data.train is {recipe.without_end} and has no last row"
+        if "num_train_epochs" in recipe.training:
+            raise ValueError(f"training.num_train_epochs: {without_end}, hence no epochs. Give max_steps or max_minutes instead")
+        if options.get("max_steps", -1) <= 0:
+            if options.get("max_minutes") is None:
+                raise ValueError(f"{without_end}: give training.max_steps or training.max_minutes")
+            options["max_steps"] = NO_LIMIT_OF_STEPS
+    return TransductTrainingArguments(**options)
+
+
+def build_tokenizer(recipe: Recipe, data: RunData, folder: Path) -> Any:
+    """The run's tokenizer: the one in `folder`, else `tokenizer.from_pretrained`, else one trained on the training texts."""
+    from transduct.tokenization import TransductTokenizer
+
+    if folder.is_dir():
+        return AutoTokenizer.from_pretrained(folder)
+    options = dict(recipe.tokenizer)
+    pretrained = options.pop("from_pretrained", None)
+    if pretrained is not None:
+        tokenizer = AutoTokenizer.from_pretrained(pretrained, **options)
+    else:
+        separate = options.pop("separate_vocabularies", False)
+        sources, targets = (data.texts("source"), data.texts("target")) if separate else (data.texts("both"), None)
+        tokenizer = TransductTokenizer.train(sources, target=targets, **options)
+    save_whole(folder, tokenizer.save_pretrained)
+    return tokenizer
+
+
+def build_model(recipe: Recipe, tokenizer: Any) -> Any:
+    """The model that is trained: `model.from_pretrained`, or new weights for a preset with the tokenizer's vocabulary."""
+    import transduct
+    from transduct.presets import config_from_preset
+    from transduct.tokenization import TransductTokenizer
+
+    options, kind = dict(recipe.model), model_kind(recipe.objective)
+    if "from_pretrained" in options:
+        return AUTO_CLASSES[kind].from_pretrained(options.pop("from_pretrained"), **options)
+    separate = isinstance(tokenizer, TransductTokenizer) and tokenizer.separate_vocabularies
+    vocabularies = {
+        "vocab_size": len(tokenizer),
+        "decoder_vocab_size": tokenizer.decoder_vocab_size if separate else None,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "decoder_start_token_id": tokenizer.pad_token_id,
+    }
+    config = config_from_preset(options.pop("preset"), **{**vocabularies, **options})
+    return getattr(transduct, kind)(config)
+
+
+def build_collator(recipe: Recipe, tokenizer: Any, model: Any) -> Any:
+    """Pads pairs, and what an objective has made of documents."""
+    has_decoder = model_kind(recipe.objective) == "TransductForConditionalGeneration"
+    collator = Seq2SeqCollator(tokenizer, model=model if has_decoder else None)
+    if recipe.objective.of_pairs:
+        return collator
+    return ObjectiveCollator(make_objective(recipe.objective, tokenizer), collator, labelled="keep")
+
+
+def build_metrics(recipe: Recipe, tokenizer: Any, validation: Dataset | None) -> Any:
+    """`compute_metrics` for the validation set, whose references are in its own column; None for one without references."""
+    if validation is None or not recipe.objective.of_pairs:
+        return None
+    references = validation["targets"]
+
+    def compute(prediction: Any) -> dict[str, float]:
+        texts = tokenizer.batch_decode(prediction.predictions, skip_special_tokens=True)
+        return {name.replace(" ", "_"): METRICS[metric](texts, references) for name, metric in recipe.evaluation.metrics.items()}
+
+    return compute
+
+
+def save_whole(folder: Path, *savers: Callable[[str], Any]) -> None:
+    """Write a folder beside its place and move it there, so that it is never half written."""
+    part, old = folder.with_name(folder.name + ".part"), folder.with_name(folder.name + ".old")
+    for leftover in (part, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for save in savers:
+        save(str(part))
+    if folder.exists():
+        folder.rename(old)
+    part.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)

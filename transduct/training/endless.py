@@ -1,0 +1,276 @@
+"""Training data without a last row: streams, mixtures, and examples that are made anew each time.
+
+The rows of one or several parts are drawn in an order that never ends and depends on the seed alone. `block_rows` of them at a
+time are a block: its examples are made, arranged in batches, and the batches shuffled. All that is random in a block depends on
+(seed, number of the block, place in it). So a run goes on after a stop with the batches that it would have had, and the number
+of worker processes changes nothing. Of several training processes each takes every so manieth block; rows are drawn by all of
+them, which is cheap, and tokenised by one.
+
+What this leaves to be decided elsewhere: a run has no epochs and needs `max_steps`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from accelerate.data_loader import prepare_data_loader
+from datasets import Dataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from transduct.training.batching import TokenBudgetBatchSampler
+from transduct.training.data import Skipped, usable
+from transduct.training.encoding import Encoder, Example
+from transduct.training.mixing import drawn_parts
+from transduct.training.objectives import example_generator
+from transduct.training.reading import BadRow, Row
+
+Batch = dict[str, Any]
+
+
+class Variation(Protocol):
+    """Makes other examples of the same rows each time, given the random numbers of each."""
+
+    def __call__(self, examples: list[Example], generators: Sequence[np.random.Generator]) -> list[Example]: ...
+
+
+class Part(Protocol):
+    """One source of rows."""
+
+    name: str
+    vary: Variation | None
+
+    def draws(self, seed: int, part: int) -> Iterator[Any]:
+        """Rows, or what stands for them, without end; their order depends on the seed and the part's number."""
+
+    def examples(self, draws: list[Any]) -> Iterator[Example | BadRow]:
+        """The examples of some draws, for each row one, several or none."""
+
+
+@dataclass
+class MappedPart:
+    """Tokenised rows on disk, drawn in passes, each in a random order of its own."""
+
+    name: str
+    dataset: Dataset
+    vary: Variation | None = None
+
+    def draws(self, seed: int, part: int) -> Iterator[int]:
+        for number in count():
+            yield from map(int, np.random.default_rng((seed, part, number, 2)).permutation(len(self.dataset)))
+
+    def examples(self, draws: list[int]) -> Iterator[Example | BadRow]:
+        columns = self.dataset[draws]
+        for values in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, values, strict=True))
+
+
+@dataclass
+class StreamedPart:
+    """Rows that are read and tokenised while they are trained on, in passes, each in the order of the files.
+
+    Args:
+        name: in messages.
+        open: begins to read the rows from the first on.
+        encode: makes examples of them.
+    """
+
+    name: str
+    open: Callable[[], Iterator[Row | BadRow]]
+    encode: Encoder
+    vary: Variation | None = None
+
+    def draws(self, seed: int, part: int) -> Iterator[Row | BadRow]:
+        while True:
+            some = False
+            for row in self.open():
+                some = some or isinstance(row, Row)
+                yield row
+            if not some:
+                raise ValueError(f"no usable row in {self.name}")
+
+    def examples(self, draws: list[Row | BadRow]) -> Iterator[Example | BadRow]:
+        yield from (row for row in draws if isinstance(row, BadRow))
+        yield from self.encode(row for row in draws if isinstance(row, Row))
+
+
+class Block(NamedTuple):
+    """The examples of `block_rows` draws, and what was skipped among them."""
+
+    number: int
+    examples: list[Example]
+    skipped: Skipped
+
+
+class EndlessData(IterableDataset):
+    """Examples of one part or of a mixture, without end.
+
+    Iterated over, it gives the examples one by one; `TransductTrainer` makes batches of whole blocks.
+
+    Args:
+        parts: where rows come from.
+        rates: share of the draws of each part (parts,), see `mixing.py`; None for a single part.
+        seed: of all that is random.
+        block_rows: rows that are shuffled and arranged in batches together.
+        bad_rows: "refuse" raises the first bad row, "skip" counts them in `skipped`.
+        one_stack: the model is an encoder or a decoder alone, whose labels lie on its inputs: only these count as tokens.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        rates: np.ndarray | None = None,
+        seed: int = 0,
+        block_rows: int = 16_384,
+        bad_rows: str = "refuse",
+        one_stack: bool = False,
+    ):
+        if (rates is None and len(parts) != 1) or (rates is not None and len(rates) != len(parts)):
+            raise ValueError(f"{len(parts)} parts and rates={rates}: each part of a mixture needs its rate")
+        self.parts, self.rates = list(parts), rates
+        self.seed, self.block_rows, self.bad_rows, self.one_stack = seed, block_rows, bad_rows, one_stack
+        self.skipped = Skipped()
+
+    def __iter__(self) -> Iterator[Example]:
+        for block in self.blocks():
+            self.skipped.update(block.skipped)
+            yield from block.examples
+
+    def blocks(self, first: int = 0, step: int = 1) -> Iterator[Block]:
+        """The blocks first, first + step, first + 2 step, ... without end. Of the others the rows are drawn and left."""
+        rows = [part.draws(self.seed, number) for number, part in enumerate(self.parts)]
+        for number in count():
+            draws = self._draw(rows, number)
+            if number >= first and (number - first) % step == 0:
+                yield self._block(number, draws)
+
+    def _draw(self, rows: list[Iterator[Any]], number: int) -> list[list[Any]]:
+        """The draws of a block, by parts."""
+        if self.rates is None:
+            sizes = [self.block_rows]
+        else:
+            drawn = drawn_parts(self.rates, self.block_rows, self.seed, number)
+            sizes = np.bincount(drawn, minlength=len(self.parts)).tolist()
+        return [list(islice(part, size)) for part, size in zip(rows, sizes, strict=True)]
+
+    def _block(self, number: int, draws: list[list[Any]]) -> Block:
+        examples: list[Example] = []
+        skipped = Skipped()
+        for part, drawn in zip(self.parts, draws, strict=True):
+            made = list(usable(part.examples(drawn), self.bad_rows, skipped)) if drawn else []
+            if part.vary is not None:
+                places = range(len(examples), len(examples) + len(made))
+                made = part.vary(made, [example_generator(self.seed, number, place) for place in places])
+            examples += made
+        return Block(number, examples, skipped)
+
+    def batches(self, block: Block, max_tokens: int | None, rows: int) -> list[list[Example]]:
+        """A block in batches of at most `max_tokens` tokens with their padding, or of `rows` examples, in random order."""
+        if not block.examples:
+            return []
+        if max_tokens is None:
+            order = np.random.default_rng((self.seed, block.number)).permutation(len(block.examples))
+            chosen = np.split(order, range(rows, len(order), rows))
+        else:
+            chosen = self._sampler(block, max_tokens).batches(block.number)
+        return [[block.examples[i] for i in batch] for batch in chosen]
+
+    def _sampler(self, block: Block, max_tokens: int) -> TokenBudgetBatchSampler:
+        sources = [len(example["input_ids"]) for example in block.examples]
+        targets = [0 if self.one_stack else len(example["labels"]) for example in block.examples]
+        longest = int(np.argmax(np.add(sources, targets)))
+        if sources[longest] + targets[longest] > max_tokens:
+            raise ValueError(
+                f"an example has {sources[longest]} source and {targets[longest]} target tokens, more than "
+                f"max_tokens_per_batch={max_tokens}: raise it, or limit the length of the data"
+            )
+        return TokenBudgetBatchSampler(sources, targets, max_tokens, seed=self.seed)
+
+
+class _CollatedBlocks(IterableDataset):
+    """What a worker does: the batches of its blocks, and what was skipped in each; a bad row that is refused comes as it is."""
+
+    def __init__(self, data: EndlessData, batching: "Batching"):
+        self.data, self.batching = data, batching
+
+    def __iter__(self) -> Iterator[tuple[list[Batch], Skipped] | BadRow]:
+        worker = get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        how = self.batching
+        first, step = how.process + how.processes * number, how.processes * workers
+        try:
+            for block in self.data.blocks(first, step):
+                batches = self.data.batches(block, how.max_tokens, how.rows)
+                yield [_as_arrays(how.collate(batch)) for batch in batches], block.skipped
+        except BadRow as bad:
+            yield bad
+
+
+@dataclass
+class Batching:
+    """How batches are made: by `max_tokens` or of `rows` examples; which of several processes; how many workers help."""
+
+    collate: Callable[[list[Example]], Batch]
+    max_tokens: int | None = None
+    rows: int = 8
+    process: int = 0
+    processes: int = 1
+    workers: int = 0
+    blocks_ahead: int = 1
+    """Blocks that each worker makes in advance."""
+
+
+class EndlessBatches(IterableDataset):
+    """The collated batches of one training process, in the same order for any number of workers."""
+
+    def __init__(self, data: EndlessData, batching: Batching):
+        self.data, self.batching = data, batching
+
+    def __iter__(self) -> Iterator[Batch]:
+        workers = self.batching.workers
+        loader = DataLoader(
+            _CollatedBlocks(self.data, self.batching),
+            batch_size=None,
+            num_workers=workers,
+            prefetch_factor=self.batching.blocks_ahead if workers else None,
+            collate_fn=_as_it_is,
+        )
+        for found in loader:
+            if isinstance(found, BadRow):
+                raise found
+            batches, skipped = found
+            self.data.skipped.update(skipped)
+            yield from map(_as_tensors, batches)
+
+
+def endless_loader(trainer: Any) -> DataLoader:
+    """The loader of a trainer whose `train_dataset` is an `EndlessData`."""
+    args = trainer.args
+    batching = Batching(
+        trainer.data_collator,
+        max_tokens=vars(args).get("max_tokens_per_batch"),
+        rows=args.train_batch_size,
+        process=args.process_index,
+        processes=args.world_size,
+        workers=args.dataloader_num_workers,
+        blocks_ahead=args.dataloader_prefetch_factor or 1,
+    )
+    loader = DataLoader(EndlessBatches(trainer.train_dataset, batching), batch_size=None, pin_memory=args.dataloader_pin_memory)
+    # each process has its own batches already: nothing is left to be shared among them
+    return prepare_data_loader(loader, trainer.accelerator.device, num_processes=1, process_index=0, put_on_device=True,
+                               dispatch_batches=False)  # fmt: skip
+
+
+def _as_it_is(found: Any) -> Any:
+    return found
+
+
+def _as_arrays(batch: Batch) -> Batch:
+    """Tensors as arrays: a worker sends those in one piece, where each tensor would take a shared file."""
+    return {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+
+def _as_tensors(batch: Batch) -> Batch:
+    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}

@@ -5,7 +5,19 @@ import random
 
 import pytest
 
-from transduct.training.metrics import METRICS, bleu, chrf, closest_edits, edit_distance, exact_match, sequence_error, token_error
+from transduct.training.metrics import (
+    ERRORS,
+    METRICS,
+    bleu,
+    chrf,
+    closest_edits,
+    edit_distance,
+    exact_match,
+    rouge_lsum,
+    sequence_error,
+    ter,
+    token_error,
+)
 
 
 def slow_distance(first: tuple, second: tuple) -> int:
@@ -58,6 +70,44 @@ def test_bleu_and_chrf_are_those_of_sacrebleu():
     assert chrf(outputs, references) == sacrebleu.corpus_chrf(outputs, streams).score
     assert bleu(outputs, [["the cat sat on the mat today", "x"], "a dog ran very far away"]) == pytest.approx(100)
     assert 20 < bleu(outputs, references) < 100
+
+
+def test_ter_is_that_of_sacrebleu_and_forgives_a_shift():
+    outputs, references = ["today the cat sat on the mat"], ["the cat sat on the mat today"]
+    assert ter(outputs, references) == pytest.approx(100 / 7)
+    assert token_error(outputs, references) == pytest.approx(2 / 7)
+
+
+def longest_common(first: list[str], second: list[str]) -> int:
+    """The definition: the longest of all subsequences of the first that are one of the second."""
+    for size in range(len(first), 0, -1):
+        for part in itertools.combinations(first, size):
+            rest = iter(second)
+            if all(token in rest for token in part):
+                return size
+    return 0
+
+
+def test_rouge_of_one_sentence_is_the_longest_common_subsequence():
+    for _ in range(50):
+        first, second = (random.choices("abcd", k=random.randrange(1, 7)) for _ in range(2))
+        expected = 200 * longest_common(first, second) / (len(first) + len(second))
+        assert rouge_lsum([" ".join(first)], [" ".join(second)]) == pytest.approx(expected)
+
+
+def test_rouge_of_summaries_as_its_paper_counts():
+    """Lin 2004, section 3.2: the union of the common subsequences w1 w2 and w1 w3 w5 is four of the reference's five words."""
+    summary, reference = "w1 w2 w6 w7 w8\nw1 w3 w8 w9 w5", "w1 w2 w3 w4 w5"
+    assert rouge_lsum([summary], [reference]) == pytest.approx(100 * 2 * 4 / (10 + 5))
+    assert rouge_lsum([summary], [[reference, "W1, W2: w6 w7 w8.\n\nw1 w3 w8 w9 w5!"]]) == pytest.approx(100)
+    assert rouge_lsum([""], [reference]) == 0
+    assert rouge_lsum(["a b"], ["a\na"]) == pytest.approx(100 * 2 * 1 / 4)  # one "a" cannot be found twice
+
+
+def test_less_is_better_for_errors():
+    right, wrong = ["a b c d"], ["a x y d"]
+    for name, metric in METRICS.items():
+        assert (metric(right, right) < metric(wrong, right)) == (name in ERRORS)
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)

@@ -5,6 +5,9 @@
 - Labels keep their -100.
 - The model's `generation_config` stays as it was. `Seq2SeqTrainer` writes the library's defaults into it after the first
   batch, among them a length of 20 tokens at which all later batches would be cut.
+- Every row counts once. Where several processes share a data set that they cannot divide evenly, its first rows come again at
+  the end, as padding; they weigh nothing here, and no prediction of theirs is kept.
+- With `TextMetrics`, predictions go to a file batch by batch and the metrics are computed from it: nothing is collected whole.
 - A model that is evaluated before it is trained is still wrapped for training. Accelerate marks it as prepared, and each of
   several processes would then train a model of its own.
 """
@@ -14,20 +17,63 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from transformers import EvalPrediction
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_pt_utils import find_batch_size, nested_truncate
+from transformers.trainer_utils import EvalLoopOutput, has_length
+
+from transduct.training.predictions import PredictionFile, TextMetrics
+from transduct.training.processes import decided_by_main
 
 IGNORED = -100
+
+
+class RowCount:
+    """Which rows of an evaluation this process has, and which of them are padding.
+
+    Step by step, the processes take one batch each: the rows of a step are those of the first process, then of the second, and
+    so on, in the order of the data set; what goes beyond its length is padding.
+    """
+
+    def __init__(self, accelerator: Any, dataset: Any):
+        self.accelerator = accelerator
+        self.total = len(dataset) if dataset is not None and has_length(dataset) else None
+        self.taken = self.kept = 0  # rows of all processes up to now, with and without padding
+        self.step = (1, 1)  # of the last step, rows without padding and all rows
+
+    def take(self, rows: int) -> int:
+        """Note a batch of so many rows in each process, and say how many of this process's are not padding."""
+        whole, process = rows * self.accelerator.num_processes, self.accelerator.process_index
+        real = whole if self.total is None else min(whole, max(0, self.total - self.taken))
+        state = self.accelerator.gradient_state
+        if self.total is None and state.end_of_dataloader and state.remainder > 0 and self.accelerator.num_processes > 1:
+            real = min(whole, state.remainder)
+        self.taken, self.kept, self.step = self.taken + whole, self.kept + real, (real, whole)
+        return min(rows, max(0, real - process * rows))
+
+    def without_padding(self, arrays: Any, of_step: bool = False) -> Any:
+        """Arrays (rows x any number for each) of all processes without their last rows, if these are padding."""
+        kept, whole = self.step if of_step else (self.kept, self.taken)
+        if arrays is None or kept == whole:
+            return arrays
+        if isinstance(arrays, list):  # eval_do_concat_batches=False: padding is in the last batch
+            return [*arrays[:-1], self.without_padding(arrays[-1], of_step=True)]
+        return nested_truncate(arrays, find_batch_size(arrays) * kept // whole)
 
 
 class ExactEvaluation:
     """Used as a context around a trainer's inherited evaluation loop, whose steps and metrics then pass through here."""
 
-    def __init__(self, trainer: Any):
+    def __init__(self, trainer: Any, dataset: Any = None, stream: str | None = None):
+        """`dataset` is what is evaluated; with a name for it in `stream`, `TextMetrics` write predictions to a file."""
         self.trainer = trainer
         self.step, self.metrics = trainer.prediction_step, trainer.compute_metrics
         self.generation_config = trainer.model.generation_config if trainer.args.predict_with_generate else None
         self.totals = torch.zeros(2, dtype=torch.float64)  # loss summed over targets, number of targets
+        self.rows = RowCount(trainer.accelerator, dataset)
+        self.file: PredictionFile | None = None
+        if stream is not None and isinstance(self.metrics, TextMetrics) and self.generation_config is not None:
+            self.file = self.metrics.file(stream, trainer.args)
 
     def __enter__(self) -> "ExactEvaluation":
         vars(self.trainer)["prediction_step"] = self.counted_step
@@ -47,6 +93,8 @@ class ExactEvaluation:
     def counted_step(self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys=None, **options: Any):
         """The trainer's `prediction_step`, whose loss is noted with the number of targets that it is a mean of."""
         generates = self.generation_config is not None and not prediction_loss_only
+        real = self.rows.take(find_batch_size(inputs))
+        inputs = _without_targets(inputs, real)
         if generates:
             self.trainer.model.generation_config = copy.deepcopy(self.generation_config)
         loss, predictions, labels = self.step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys, **options)
@@ -57,7 +105,18 @@ class ExactEvaluation:
                 self.totals += torch.stack([loss.detach().double() * weight, targets.double()]).cpu()
         if generates and labels is not None:
             labels = inputs["labels"].to(labels.device)  # the step fills short ones with the padding token
+        if self.file is not None and predictions is not None:
+            self._write(predictions, real, find_batch_size(inputs))
+            return loss, None, None
         return loss, predictions, labels
+
+    def _write(self, ids: torch.Tensor, real: int, rows: int) -> None:
+        """The first output (rows x outputs of each, T) of each row that is no padding, of all processes, into the file."""
+        assert self.file is not None
+        texts = self.file.decode(ids[:: len(ids) // rows][:real])
+        texts = gather_object(texts)
+        if self.trainer.accelerator.is_main_process:
+            self.file.add(texts)
 
     def _targets_behind(self, targets: torch.Tensor) -> torch.Tensor:
         """What to multiply the loss of `compute_loss` with to get this process's sum over its targets.
@@ -70,9 +129,13 @@ class ExactEvaluation:
         return trainer.accelerator.gather(targets).sum() / processes
 
     def decodable_metrics(self, prediction: EvalPrediction, **options: Any) -> dict[str, float]:
-        """The user's metrics, given predictions without -100."""
-        prediction.predictions = self.decodable(prediction.predictions)
-        return self.metrics(prediction, **options)
+        """The user's metrics, given each row once, and predictions without -100."""
+        parts = {
+            name: self.rows.without_padding(getattr(prediction, name), self.trainer.args.batch_eval_metrics)
+            for name in ("predictions", "label_ids", "inputs", "losses")
+        }
+        parts["predictions"] = self.decodable(parts["predictions"])
+        return self.metrics(EvalPrediction(**parts), **options)
 
     def decodable(self, predictions: Any) -> Any:
         """Generated ids with -100 replaced by the padding token; anything else as it is."""
@@ -86,10 +149,23 @@ class ExactEvaluation:
         return predictions
 
     def corrected(self, output: EvalLoopOutput, prefix: str) -> EvalLoopOutput:
-        """The loop's output with the loss per target token and decodable predictions."""
+        """The loop's output with the loss per target token, each row once, decodable predictions, and what the file says."""
         accelerator, totals = self.trainer.accelerator, self.totals
         if accelerator.num_processes > 1:
             totals = accelerator.reduce(totals.to(accelerator.device), "sum")
         if f"{prefix}_loss" in output.metrics and totals[1] > 0:
             output.metrics[f"{prefix}_loss"] = (totals[0] / totals[1]).item()
-        return output._replace(predictions=self.decodable(output.predictions))
+        if self.file is not None:
+            measured = decided_by_main(self.file.measured)
+            output.metrics.update({f"{prefix}_{name}": value for name, value in measured.items()})
+        predictions, labels = map(self.rows.without_padding, (output.predictions, output.label_ids))
+        return output._replace(predictions=self.decodable(predictions), label_ids=labels)
+
+
+def _without_targets(inputs: dict[str, Any], real: int) -> dict[str, Any]:
+    """`inputs` whose rows from `real` on have no targets, so that they have no part in the loss."""
+    if "labels" not in inputs or real >= len(inputs["labels"]):
+        return inputs
+    labels = inputs["labels"].clone()
+    labels[real:] = IGNORED
+    return {**inputs, "labels": labels}

@@ -1,14 +1,19 @@
-"""How good outputs are: error rates against the closest of several references, exact match, BLEU and chrF.
+"""How good outputs are: error rates against the closest of several references, exact match, BLEU, chrF, TER and ROUGE.
 
 - `token_error`: edits (insertions, deletions, substitutions) over the length of the closest reference, summed over the
   corpus. With phones as tokens it is the phoneme error rate, with words the word error rate of speech recognition.
 - `sequence_error`: share of the outputs that equal none of their references. For pronunciations it is called word error rate.
-- `bleu`, `chrf`: sacreBLEU's, with its default tokenizer.
+- `bleu`, `chrf`, `ter`: sacreBLEU's, with its default tokenizers. TER (Snover et al. 2006) counts edits and shifts, in percent.
+- `rouge_lsum`: ROUGE-L of summaries of several sentences, one a line (Lin 2004, section 3.2), the mean F1 in percent.
 
-Texts are split into tokens at white space. A reference is one text, or a list of texts that are all right.
+For the error rates and the exact match, texts are split into tokens at white space. A reference is one text, or a list of
+texts that are all right.
 """
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 References = Sequence[str | Sequence[str]]
 
@@ -67,10 +72,65 @@ def chrf(predictions: Sequence[str], references: References) -> float:
     return sacrebleu.corpus_chrf(list(predictions), _streams([accepted for _, accepted in pairs])).score
 
 
+def ter(predictions: Sequence[str], references: References) -> float:
+    """sacreBLEU's corpus TER in percent; 0 is perfect, and it may exceed 100. Several references count as such."""
+    import sacrebleu
+
+    pairs = _checked(predictions, references)
+    return sacrebleu.corpus_ter(list(predictions), _streams([accepted for _, accepted in pairs])).score
+
+
+def rouge_lsum(predictions: Sequence[str], references: References) -> float:
+    """Mean ROUGE-Lsum F1 of the outputs, 0 to 100; of several references the one with the highest value counts.
+
+    Sentences are apart by newlines. Tokens are runs of letters and digits in lower case, without stemming; for English that is
+    what the `rouge_score` package does.
+    """
+    pairs = _checked(predictions, references)
+    return 100 * sum(max(_summary_f1(text, other) for other in accepted) for text, accepted in pairs) / len(pairs)
+
+
+def _summary_f1(prediction: str, reference: str) -> float:
+    """F1 of the tokens of each sentence of the reference that lie on a longest common subsequence with one of the prediction."""
+    texts = [[re.findall(r"[^\W_]+", line.lower()) for line in text.split("\n")] for text in (prediction, reference)]
+    predicted, expected = ([line for line in lines if line] for lines in texts)
+    left = [Counter(chain.from_iterable(lines)) for lines in (predicted, expected)]
+    sizes = [sum(counts.values()) for counts in left]
+    hits = 0
+    for sentence in expected:
+        for place in sorted(set().union(*(_common(sentence, other) for other in predicted))):
+            token = sentence[place]
+            if all(counts[token] for counts in left):  # no token of either side counts twice
+                hits += 1
+                left[0][token] -= 1
+                left[1][token] -= 1
+    return 2 * hits / sum(sizes) if hits else 0.0
+
+
+def _common(sentence: list[str], other: list[str]) -> set[int]:
+    """The places of `sentence` on one longest common subsequence with `other`."""
+    longest = [[0] * (len(other) + 1) for _ in range(len(sentence) + 1)]  # of the first i and the first j tokens
+    for i, a in enumerate(sentence):
+        for j, b in enumerate(other):
+            longest[i + 1][j + 1] = longest[i][j] + 1 if a == b else max(longest[i][j + 1], longest[i + 1][j])
+    places, i, j = set(), len(sentence), len(other)
+    while i and j:
+        if sentence[i - 1] == other[j - 1]:
+            i, j = i - 1, j - 1
+            places.add(i)
+        elif longest[i - 1][j] >= longest[i][j - 1]:
+            i -= 1
+        else:
+            j -= 1
+    return places
+
+
 METRICS: dict[str, Callable[[Sequence[str], References], float]] = {
-    function.__name__: function for function in (token_error, sequence_error, exact_match, bleu, chrf)
+    function.__name__: function for function in (token_error, sequence_error, exact_match, bleu, chrf, ter, rouge_lsum)
 }
 """By the names that a recipe uses."""
+ERRORS = frozenset({"token_error", "sequence_error", "ter"})
+"""Those of which less is better."""
 
 
 def _checked(predictions: Sequence[str], references: References) -> list[tuple[str, Sequence[str]]]:

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from transduct.training.adapters import is_adapted
 from transduct.training.optimizers import OptimizerName
 
 
@@ -131,3 +132,10 @@ def refuse_ignored_options(trainer: Any) -> None:
             f"optimizer={args.optimizer!r} has not reached the trainer: pass it "
             "optimizer_cls_and_kwargs=transduct.training.optimizers.optimizer_of(args)"
         )
+    untrained = any(not parameter.requires_grad for parameter in trainer.model.parameters())
+    for name, acts in (("freeze", untrained), ("lora", is_adapted(trainer.model))):
+        if getattr(args, name) is not None and not acts:
+            raise ValueError(
+                f"{name}={getattr(args, name)!r} has not reached the model: give the trainer "
+                "transduct.training.adapters.prepare_weights(model, args)"
+            )

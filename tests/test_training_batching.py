@@ -84,3 +84,34 @@ def test_token_counts_of_a_small_case():
 def test_errors(source, target, message):
     with pytest.raises(ValueError, match=message):
         TokenBudgetBatchSampler(source, target, max_tokens=20)
+
+
+@pytest.mark.parametrize("processes", [2, 3, 8])
+@pytest.mark.parametrize(("count", "max_tokens"), [(2000, 600), (40, 1000), (8, 10_000)])
+def test_processes_share_every_epoch_evenly(processes, count, max_tokens):
+    made = TokenBudgetBatchSampler(*lengths(count), max_tokens=max_tokens, num_processes=processes)
+    batches = made.batches(3)
+    assert len(batches) == len(made)
+    assert len(made) % processes == 0
+    assert all(len(batch) for batch in batches)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(count))
+    costs = [len(batch) * made.lengths[:, batch].max(1).sum() for batch in batches]
+    assert made.token_counts(3)[:, 2].tolist() == costs
+    assert max(costs) <= max_tokens
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_each_step_costs_all_processes_about_the_same(shuffle):
+    made = TokenBudgetBatchSampler(*lengths(4000), max_tokens=600, num_processes=4, shuffle=shuffle)
+    steps = made.token_counts(1)[:, 2].reshape(-1, 4)
+    assert (steps.min(1) / steps.max(1)).mean() > 0.97
+    if shuffle:
+        assert steps[:, 0].tolist() != sorted(steps[:, 0].tolist())
+        assert len({int(step.argmax()) for step in steps}) == 4  # no process always has the dearest
+
+
+def test_pairs_that_cannot_be_shared_out():
+    with pytest.raises(ValueError, match=r"3 batches of one pair each .* num_processes=2"):
+        TokenBudgetBatchSampler([9, 9, 9], [9, 9, 9], max_tokens=20, num_processes=2)
+    with pytest.raises(ValueError, match="num_processes=4 must be at least 1 and at most the number of pairs, 3"):
+        TokenBudgetBatchSampler([9, 9, 9], [9, 9, 9], max_tokens=20, num_processes=4)

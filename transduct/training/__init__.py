@@ -5,9 +5,17 @@ import importlib
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.batching import TokenBudgetBatchSampler
 from transduct.training.collators import Seq2SeqCollator
+from transduct.training.packing import PackedBatchSampler, PackedCollator
 from transduct.training.trainer import TransductTrainer
 
-__all__ = ["Seq2SeqCollator", "TokenBudgetBatchSampler", "TransductTrainer", "TransductTrainingArguments"]
+__all__ = [
+    "PackedBatchSampler",
+    "PackedCollator",
+    "Seq2SeqCollator",
+    "TokenBudgetBatchSampler",
+    "TransductTrainer",
+    "TransductTrainingArguments",
+]
 
 
 def __getattr__(name: str):

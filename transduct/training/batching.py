@@ -4,51 +4,44 @@
 - Where the cuts fall depends on the lengths alone, so each epoch has the same number of batches, and a step counter is
   enough to know where a run was. Which pairs of like length meet in a batch, and the order of the batches, is drawn
   anew from `(seed, epoch)`. Where few pairs are of like length, the same ones often meet again.
+- With several processes, so many batches in a row make one step: they cost about the same, and each process has one.
 - Sources are grouped in about 2 sqrt(number of batches) classes: a good part of the cuts goes to the source's lengths, the
   rest to the target's, which follow them. From class to class the direction turns round, so that a batch that spans two
   classes holds targets of like length.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from torch.utils.data import Sampler
 
 
-class TokenBudgetBatchSampler(Sampler[list[int]]):
-    """Yields lists of indices, each a batch of at most `max_tokens` tokens with its padding.
+class EpochBatchSampler(Sampler[list[int]], ABC):
+    """Batches of pairs that depend on `(seed, epoch)` alone, the same number of them in each epoch.
 
     Args:
-        source_lengths: tokens of each source.
-        target_lengths: tokens of each target, in the same order.
-        max_tokens: most tokens of one batch: rows x (longest source + longest target).
+        lengths: (2, pairs): tokens of each source and of each target.
+        max_tokens: most tokens of one batch, padding included.
         seed: with the epoch, all that the order depends on.
-        shuffle: False gives the arrangement by length itself, ties in index order, the same in each epoch.
-
-    Raises:
-        ValueError: without pairs, for lists of unequal length, and for a pair that alone costs more than `max_tokens`.
+        shuffle: False: the same order in each epoch.
     """
 
-    def __init__(
-        self,
-        source_lengths: Sequence[int] | np.ndarray,
-        target_lengths: Sequence[int] | np.ndarray,
-        max_tokens: int,
-        seed: int = 0,
-        shuffle: bool = True,
-    ):
-        self.lengths = np.stack(_checked(source_lengths, target_lengths, max_tokens))  # (2, examples)
-        self.max_tokens, self.seed, self.shuffle = max_tokens, seed, shuffle
+    def __init__(self, lengths: np.ndarray, max_tokens: int, seed: int, shuffle: bool):
+        self.lengths, self.max_tokens, self.seed, self.shuffle = lengths, max_tokens, seed, shuffle
         self.epoch = 0
-        source, target = self.lengths
-        classes, longest = _source_classes(source, target, max_tokens)
-        self._cell, cells = _arranged_cells(classes, target)
-        sizes = _cut(cells, longest, max_tokens)
-        self._cuts = np.cumsum(sizes)[:-1]
 
+    @abstractmethod
     def __len__(self) -> int:
         """Batches of an epoch, the same in each."""
-        return len(self._cuts) + 1
+
+    @abstractmethod
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        """The batches of `epoch` as arrays of indices."""
+
+    @abstractmethod
+    def token_counts(self, epoch: int) -> np.ndarray:
+        """(batches, 3): source tokens, target tokens and padded cost of each batch of `epoch`, in its order."""
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration draws; the training loop calls it."""
@@ -58,38 +51,103 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         for batch in self.batches(self.epoch):
             yield batch.tolist()
 
-    def batches(self, epoch: int) -> list[np.ndarray]:
-        """The batches of `epoch` as arrays of indices."""
-        if not self.shuffle:
-            return np.split(np.argsort(self._cell, kind="stable"), self._cuts)
-        generator = np.random.default_rng((self.seed, epoch))
-        order = np.lexsort((generator.random(len(self._cell)), self._cell))
-        batches = np.split(order, self._cuts)
-        return [batches[i] for i in generator.permutation(len(batches))]
-
-    def token_counts(self, epoch: int) -> np.ndarray:
-        """(batches, 3): source tokens, target tokens and padded cost of each batch of `epoch`, in its order."""
-        counts = np.empty((len(self), 3), dtype=np.int64)
-        for row, batch in zip(counts, self.batches(epoch), strict=True):
-            lengths = self.lengths[:, batch]  # (2, rows)
-            row[:2] = lengths.sum(1)
-            row[2] = len(batch) * lengths.max(1).sum()
-        return counts
-
     def padding_share(self, epoch: int = 0) -> float:
         """Share of the computed tokens of `epoch` that are padding."""
         source, target, padded = self.token_counts(epoch).sum(0)
         return float(1 - (source + target) / padded)
 
 
-def _checked(
-    source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray, max_tokens: int
-) -> tuple[np.ndarray, np.ndarray]:
+class TokenBudgetBatchSampler(EpochBatchSampler):
+    """Yields lists of indices, each a batch of at most `max_tokens` tokens with its padding.
+
+    Args:
+        source_lengths: tokens of each source.
+        target_lengths: tokens of each target, in the same order.
+        max_tokens: most tokens of one batch of one process: rows x (longest source + longest target).
+        seed: with the epoch, all that the order depends on.
+        shuffle: False gives the arrangement by length itself, ties in index order, the same in each epoch.
+        num_processes: the number of batches is a multiple of it, and so many batches in a row cost about the same.
+
+    Raises:
+        ValueError: without pairs or with fewer than processes, for lists of unequal length, and for a pair that alone costs more
+            than `max_tokens`.
+    """
+
+    def __init__(
+        self,
+        source_lengths: Sequence[int] | np.ndarray,
+        target_lengths: Sequence[int] | np.ndarray,
+        max_tokens: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        num_processes: int = 1,
+    ):
+        super().__init__(check_lengths(source_lengths, target_lengths, num_processes), max_tokens, seed, shuffle)
+        check_costs(self.lengths, max_tokens)
+        source, target = self.lengths
+        self.num_processes = num_processes
+        classes, longest = _source_classes(source, target, max_tokens)
+        self._cell, cells = _arranged_cells(classes, target)
+        sizes = _split_to_multiple(_cut(cells, longest, max_tokens), num_processes)
+        self._starts = np.cumsum([0, *sizes])  # (batches + 1)
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        arranged, order = self._arrangement(epoch)
+        batches = np.split(arranged, self._starts[1:-1])
+        return [batches[i] for i in order]
+
+    def token_counts(self, epoch: int) -> np.ndarray:
+        arranged, order = self._arrangement(epoch)
+        return self._counts(arranged)[order]
+
+    def _arrangement(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs (pairs) in the order of the cuts, and the order (batches) in which the batches come."""
+        if not self.shuffle:
+            arranged = np.argsort(self._cell, kind="stable")
+            return arranged, np.arange(len(self)) if self.num_processes == 1 else self._by_cost(arranged).reshape(-1)
+        generator = np.random.default_rng((self.seed, epoch))
+        arranged = np.lexsort((generator.random(len(self._cell)), self._cell))
+        if self.num_processes == 1:
+            return arranged, generator.permutation(len(self))
+        steps = generator.permuted(self._by_cost(arranged), axis=1)  # (steps, processes)
+        return arranged, generator.permutation(steps, axis=0).reshape(-1)
+
+    def _by_cost(self, arranged: np.ndarray) -> np.ndarray:
+        """The batches of each step, alike in cost: (steps, processes)."""
+        return np.argsort(self._counts(arranged)[:, 2], kind="stable").reshape(-1, self.num_processes)
+
+    def _counts(self, arranged: np.ndarray) -> np.ndarray:
+        """(batches, 3) as `token_counts`, in the order of the cuts."""
+        lengths, starts = self.lengths[:, arranged], self._starts[:-1]
+        tokens = np.add.reduceat(lengths, starts, axis=1)  # (2, batches)
+        padded = np.diff(self._starts) * np.maximum.reduceat(lengths, starts, axis=1).sum(0)
+        return np.stack([*tokens, padded], axis=1)
+
+
+def check_lengths(
+    source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray, num_processes: int
+) -> np.ndarray:
+    """Both lists as one array (2, pairs).
+
+    Raises:
+        ValueError: without pairs, with fewer than processes, and for lists of unequal length.
+    """
     source, target = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
     if len(source) != len(target):
         raise ValueError(f"{len(source)} source_lengths and {len(target)} target_lengths: each pair needs one of each")
     if len(source) == 0:
         raise ValueError("source_lengths is empty: there is nothing to make batches of")
+    if num_processes < 1 or len(source) < num_processes:
+        raise ValueError(f"num_processes={num_processes} must be at least 1 and at most the number of pairs, {len(source)}")
+    return np.stack([source, target])
+
+
+def check_costs(lengths: np.ndarray, max_tokens: int) -> None:
+    """Raises ValueError for a pair, of lengths (2, pairs), that alone costs more than `max_tokens`."""
+    source, target = lengths
     cost = source + target
     worst = int(cost.argmax())
     if cost[worst] > max_tokens:
@@ -97,7 +155,6 @@ def _checked(
             f"pair {worst} (counted from 0) has {source[worst]} source and {target[worst]} target tokens, "
             f"more than max_tokens={max_tokens}: raise it, or limit the length of the data"
         )
-    return source, target
 
 
 def _source_classes(source: np.ndarray, target: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -139,3 +196,23 @@ def _cut(cells: np.ndarray, longest: np.ndarray, max_tokens: int) -> list[int]:
             rows, pairs = rows + taken, pairs - taken
             widest_source, widest_target = source_width, target_width
     return [*sizes, rows]
+
+
+def _split_to_multiple(sizes: list[int], multiple: int) -> list[int]:
+    """Batches halved, those of most rows first, until their number is a multiple: fewer than `multiple` are."""
+    sizes = list(sizes)
+    while len(sizes) % multiple:
+        largest = sizes.index(max(sizes))
+        half = sizes[largest] // 2
+        if half == 0:
+            raise uneven_shares(len(sizes), multiple)
+        sizes[largest : largest + 1] = [sizes[largest] - half, half]
+    return sizes
+
+
+def uneven_shares(pairs: int, num_processes: int) -> ValueError:
+    """The error where each batch is one pair, and processes would get unequal numbers of them."""
+    return ValueError(
+        f"{pairs} batches of one pair each cannot be shared out evenly among num_processes={num_processes}: raise max_tokens, "
+        "or use more pairs"
+    )

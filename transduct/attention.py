@@ -7,7 +7,6 @@
   values keep the batch of sources.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +15,9 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .layers import Linear
-from .masks import TokenLayout
+from .masks import TokenLayout, as_bias
 from .positions import rotate
+from .runs import TokenRuns
 
 
 @dataclass
@@ -27,6 +27,7 @@ class AttentionContext:
     Args:
         mask: None, boolean (B or 1, 1 or H, T or 1, S), or additive of the same shape where a position bias is part of it.
         is_causal: without a mask, each query sees the keys up to its own position.
+        runs: what flash attention is told in place of a mask.
         positions: of queries (1 or B, T) and keys (1 or B, S), for layers with a bias table of their own.
         rotary: cosines and sines for queries and keys.
         query_layout, key_layout: set where queries or keys come without their padding, as (tokens, D).
@@ -36,6 +37,7 @@ class AttentionContext:
 
     mask: torch.Tensor | None = None
     is_causal: bool = False
+    runs: TokenRuns | None = None
     positions: tuple[torch.Tensor, torch.Tensor] | None = None
     rotary: tuple[torch.Tensor, torch.Tensor] | None = None
     query_layout: TokenLayout | None = None
@@ -48,9 +50,9 @@ class AttentionContext:
         self.mask = None if self.mask is None else self.mask.to(device, **kwargs)
         self.positions = _pair_to(self.positions, device, **kwargs)
         self.rotary = _pair_to(self.rotary, device, **kwargs)
-        for layout in (self.query_layout, self.key_layout):
-            if layout is not None:
-                layout.to(device, **kwargs)
+        for part in (self.runs, self.query_layout, self.key_layout):
+            if part is not None:
+                part.to(device, **kwargs)
         return self
 
 
@@ -151,10 +153,7 @@ class MultiHeadAttention(nn.Module):
         else:
             key, value = self._memory_heads(memory, context.key_layout, cache, layer_index)  # (B, G, S, K)
             query = query.reshape(key.shape[0], -1, *query.shape[2:]).transpose(1, 2)  # (B, H, N*T, K)
-        output, weights = self._attention_function(context)(
-            self, query, key, value, context.mask,
-            scaling=self.scale, dropout=self.dropout if self.training else 0.0, is_causal=context.is_causal,
-        )  # fmt: skip
+        output, weights = self._attend(query, key, value, context)
         if context.weights is not None:
             context.weights.append(weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1))  # (B*N, H, T, S)
         output = output.reshape(rows, length, -1)  # (B*N, T, H*K)
@@ -177,10 +176,18 @@ class MultiHeadAttention(nn.Module):
         length = memory.shape[1] if layout is None else layout.shape[1]  # a static cache may have room for more
         return stored.keys[:, :, :length], stored.values[:, :, :length]
 
-    def _attention_function(self, context: AttentionContext) -> Callable:
+    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: AttentionContext):
+        """Output (B, T, H, K) and, of `eager` alone, weights (B, H, T, S), through transformers' attention interface."""
+        options = {"scaling": self.scale, "dropout": self.dropout if self.training else 0.0}
         if context.weights is not None:
-            return eager_attention
-        return ALL_ATTENTION_FUNCTIONS.get_interface(context.implementation, eager_attention)
+            return eager_attention(self, query, key, value, context.mask, is_causal=context.is_causal, **options)
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(context.implementation, eager_attention)
+        if context.runs is not None:
+            return context.runs.attend(attention, self, query, key, value, is_causal=context.is_causal, **options), None
+        if context.implementation == "flex_attention":  # whose mask is a sum that all heads share
+            bias = as_bias(context.mask, context.is_causal, query, key)
+            return attention(self, query, key, value, None, position_bias=bias, **options)
+        return attention(self, query, key, value, context.mask, is_causal=context.is_causal, **options)
 
 
 def split_heads(projected: torch.Tensor, heads: int, layout: TokenLayout | None) -> torch.Tensor:

@@ -24,7 +24,9 @@ def make_attention(config: TransductConfig, num_heads: int) -> MultiHeadAttentio
     biases = "none" if not config.attention_bias else "all" if config.key_bias else "no_key"
     groups = config.num_key_value_heads or num_heads
     head_sizes = head_size, config.d_value or head_size
-    return MultiHeadAttention(config.d_model, num_heads, groups, head_sizes, scale, biases, config.attention_dropout)
+    attention = MultiHeadAttention(config.d_model, num_heads, groups, head_sizes, scale, biases, config.attention_dropout)
+    attention.config = config  # read by transformers' flash attention
+    return attention
 
 
 def make_residual(config: TransductConfig) -> Residual:

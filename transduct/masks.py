@@ -106,6 +106,16 @@ def combine(mask: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tenso
     return torch.where(mask, bias, float("-inf"))  # (B or 1, H, T, S)
 
 
+def as_bias(mask: torch.Tensor | None, is_causal: bool, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
+    """A boolean or additive mask as additive (B, H, T, S), for queries (B, H, T, K) and keys (B, G, S, K)."""
+    shape = *query.shape[:3], key.shape[2]
+    if mask is None and is_causal:
+        mask = torch.ones(shape[2:], dtype=torch.bool, device=query.device).tril()
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, float("-inf"))
+    return None if mask is None else mask.expand(shape)  # (B, H, T, S)
+
+
 class TokenLayout:
     """Where the real tokens of a padded batch are; moves states between (B, T, ...) and (tokens, ...)."""
 

@@ -33,6 +33,8 @@ class TransductPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]
     _skip_keys_device_placement = ["cache"]
     _supports_sdpa = True
+    _supports_flash_attn = True  # where positions add no bias to the scores; see `Stack.takes_runs`
+    _supports_flex_attn = True
     _can_compile_fullgraph = True
 
     def __init__(self, config: TransductConfig, *args, **kwargs):

@@ -29,6 +29,7 @@ from .masks import (
     to_four_dimensions,
 )
 from .positions import LearnedPositions, RotaryPositions, SinusoidalPositions
+from .runs import TokenRuns, run_ids
 
 
 def check_ids(name: str, ids: torch.Tensor, vocab_size: int) -> None:
@@ -140,6 +141,21 @@ class Stack(nn.Module):
         """Name of the attention function, which `set_attn_implementation` may change at any time."""
         return self.config._attn_implementation or "sdpa"
 
+    def takes_runs(self, weights: list | None) -> bool:
+        """Whether attention is told of runs of tokens in place of masks, as flash attention is.
+
+        Raises:
+            ValueError: for a position bias, which flash attention has no place for.
+        """
+        if "flash" not in self.implementation or weights is not None:  # only `eager` returns weights
+            return False
+        if self.has_bias:
+            raise ValueError(
+                f"attn_implementation={self.implementation!r} has no place for the bias of positions={self.config.positions!r}: "
+                'use "sdpa" or "flex_attention"'
+            )
+        return True
+
     def run_layers(self, hidden: torch.Tensor, layout: TokenLayout | None, keep_states: bool, *shared, **options):
         """All layers on (B, T, D), without the padding if there is a layout.
 
@@ -209,17 +225,29 @@ class Encoder(Stack):
         positions = chosen_positions(position_ids, segment_ids)
         rows = positions if positions is not None else slots if padding is None else positions_from_mask(padding)
         hidden = self.add_positions(embeddings, rows, self.reach(positions, 0, length, length))
-        mask = None if mask is None else to_four_dimensions(mask)  # (B, 1, 1 or S, S)
-        if segment_ids is not None:
-            own = same_segment(segment_ids, segment_ids)  # (B, 1, S, S)
-            mask = own if mask is None else own & mask
         layout = TokenLayout.from_mask(padding)
         weights: list | None = [] if output_attentions else None
+        runs = None
+        if self.takes_runs(weights):
+            ids = run_ids(segment_ids, mask)
+            runs, mask = None if ids is None else TokenRuns(ids, ids), None
+        else:
+            mask = self.mask_within(segment_ids, mask)  # (B, 1, 1 or S, S)
         distances = slots if positions is None else positions  # padding shifts both ends of a distance alike
-        context = self.self_context(mask, False, rows, positions=(distances, distances), query_layout=layout, weights=weights)
+        shared = {"positions": (distances, distances), "query_layout": layout, "weights": weights, "runs": runs}
+        context = self.self_context(mask, False, rows, **shared)
         hidden, states = self.run_layers(hidden, layout, bool(output_hidden_states), context, context.mask)
         output = BaseModelOutput(hidden, states, None if weights is None else tuple(weights))
         return output.to_tuple() if return_dict is False else output
+
+    @staticmethod
+    def mask_within(segment_ids: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor | None:
+        """The caller's mask with four dimensions, and no look across segments."""
+        mask = None if mask is None else to_four_dimensions(mask)
+        if segment_ids is None:
+            return mask
+        own = same_segment(segment_ids, segment_ids)  # (B, 1, S, S)
+        return own if mask is None else own & mask
 
 
 class Decoder(Stack):
@@ -285,16 +313,24 @@ class Decoder(Stack):
 
         weights: list | None = [] if output_attentions else None
         distances = self.distances(positions, slots, past, key_length, cache)
-        allowed, is_causal = self.self_mask(mask, slots, key_length, end, segment_ids, prefix_mask)
-        context = self.self_context(allowed, is_causal, rows, positions=distances, query_layout=layout, weights=weights)
+        shared = {"positions": distances, "query_layout": layout, "weights": weights}
+        if self.takes_runs(weights):
+            shared["runs"] = self.self_runs(mask, length, key_length == end, segment_ids, prefix_mask)
+            context = self.self_context(None, length > 1, rows, **shared)
+        else:
+            allowed, is_causal = self.self_mask(mask, slots, key_length, end, segment_ids, prefix_mask)
+            context = self.self_context(allowed, is_causal, rows, **shared)
         memory, cross = None, None
         if encoder_hidden_states is not None:
             stored = isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(0, False)
             segments = segment_ids, encoder_segment_ids
-            memory, cross = self.cross_context(encoder_hidden_states, encoder_attention_mask, segments, hidden.shape[:2], stored)
+            memory, cross = self.cross_context(
+                encoder_hidden_states, encoder_attention_mask, segments, hidden.shape[:2], stored, self.takes_runs(weights)
+            )
             cross.query_layout, cross.weights = layout, None if weights is None else []
-        shared = memory, context, cross, context.mask
-        hidden, states = self.run_layers(hidden, layout, bool(output_hidden_states), *shared, cache=cache)
+        hidden, states = self.run_layers(
+            hidden, layout, bool(output_hidden_states), memory, context, cross, context.mask, cache=cache
+        )
         output = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden,
             cache=cache,
@@ -365,12 +401,26 @@ class Decoder(Stack):
             allowed = allowed & same_segment(segment_ids, segment_ids)
         return allowed if mask is None else allowed & to_four_dimensions(mask), False
 
-    def cross_context(self, memory, mask, segments, shape, stored: bool):
+    def self_runs(self, mask, length: int, all_filled: bool, segment_ids, prefix_mask) -> TokenRuns | None:
+        """What `self_mask` says, for flash attention, which sees causality itself: the new tokens are the last ones.
+
+        Raises:
+            ValueError: for a prefix mask, and for a static cache that has room for tokens to come.
+        """
+        for given, what in ((prefix_mask is not None, "prefix_mask"), (not all_filled, "a static cache")):
+            if given:
+                raise ValueError(f'flash attention cannot see {what}: use attn_implementation="sdpa"')
+        ids = run_ids(segment_ids, mask)  # (B*N, past + T)
+        if ids is None:
+            return None
+        return TokenRuns(ids if ids.shape[1] == length else ids[:, -length:], ids)
+
+    def cross_context(self, memory, mask, segments, shape, stored: bool, runs: bool):
         """The memory as cross-attention takes it, and the context of all layers.
 
         Args:
             memory: (B, S, D); mask: (B, S), or boolean (B or B*N, T, S); segments: ids of targets and sources, or None each;
-            shape: (B*N, T); stored: keys and values are cached.
+            shape: (B*N, T); stored: keys and values are cached; runs: no masks are made, see `takes_runs`.
         """
         segment_ids, memory_segments = segments
         sources, source_length = memory.shape[:2]
@@ -384,11 +434,18 @@ class Decoder(Stack):
         if memory_segments is not None:
             if segment_ids is None:
                 raise ValueError("segment_ids of packed sources need decoder_segment_ids of the targets")
-            own = same_segment(segment_ids, memory_segments)  # (B, 1, T, S)
-            mask = own if mask is None else own & to_four_dimensions(mask)
             padding = memory_segments != 0
         layout = None if stored else TokenLayout.from_mask(padding)
         context = AttentionContext(key_layout=layout, implementation=self.implementation)
+        if runs:
+            ids = run_ids(memory_segments, mask)  # (B, S)
+            if ids is not None:
+                one_run = ids.new_ones(sources, shape.numel() // sources)  # (B, N*T)
+                context.runs = TokenRuns(one_run if memory_segments is None else segment_ids, ids)
+            return memory if layout is None else layout.pack(memory), context
+        if memory_segments is not None:
+            own = same_segment(segment_ids, memory_segments)  # (B, 1, T, S)
+            mask = own if mask is None else own & to_four_dimensions(mask)
         if mask is not None:
             context.mask = fold_beams(to_four_dimensions(mask), sources, shape)  # (B, 1, 1 or N*T, S)
         return memory if layout is None else layout.pack(memory), context

@@ -1,0 +1,187 @@
+"""Data without a last row: every row once a pass, the same batches for any number of workers, shares of several processes."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from tiny_training import Tokenizer, pairs, tiny_model
+from transduct.training import Seq2SeqCollator, TransductTrainer, TransductTrainingArguments
+from transduct.training.endless import Batching, EndlessBatches, EndlessData, MappedPart, StreamedPart
+from transduct.training.reading import BadRow, Row
+
+
+def mapped(count=24, name="pairs", seed=0, **options) -> MappedPart:
+    return MappedPart(name, Dataset.from_list(pairs(count, seed)), **options)
+
+
+class Letters:
+    """Encodes "abc" to the numbers of its letters; a text longer than 5 is a bad row."""
+
+    def __call__(self, rows):
+        for row in rows:
+            ids = [ord(letter) - ord("a") + 3 for letter in row.source]
+            yield {"input_ids": ids, "labels": ids[::-1]} if len(ids) <= 5 else BadRow(row.origin, "is long", "long source")
+
+
+def streamed(texts, opened=None) -> StreamedPart:
+    def rows():
+        if opened is not None:
+            opened.append(1)
+        for number, text in enumerate(texts, start=1):
+            yield Row(text, (text,), f"f:{number}", f"f:{number}") if text else BadRow(f"f:{number}", "is empty", "empty source")
+
+    return StreamedPart("letters", rows, Letters())
+
+
+def first_batches(data, count, **options):
+    batching = Batching(Seq2SeqCollator(Tokenizer()), **options)
+    return list(itertools.islice(EndlessBatches(data, batching), count))
+
+
+def rows_of(batches) -> list[tuple[int, ...]]:
+    return [tuple(row[row > 0].tolist()) for batch in batches for row in batch["input_ids"]]
+
+
+def same(left, right) -> bool:
+    return len(left) == len(right) and all(
+        a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a) for a, b in zip(left, right, strict=True)
+    )
+
+
+def test_a_pass_has_every_row_once_and_each_pass_another_order():
+    part = mapped(24)
+    draws = list(itertools.islice(part.draws(5, 0), 72))
+    passes = [draws[i : i + 24] for i in (0, 24, 48)]
+    assert all(sorted(one) == list(range(24)) for one in passes)
+    assert len({tuple(one) for one in passes}) == 3
+    assert list(itertools.islice(part.draws(5, 0), 72)) == draws
+    assert list(itertools.islice(part.draws(5, 1), 24)) != passes[0]  # another part of a mixture
+
+
+def test_a_stream_begins_again_where_it_ends():
+    opened = []
+    part = streamed(["a", "", "bc"], opened)
+    names = [row.origin for row in itertools.islice(part.draws(0, 0), 7)]
+    assert names == ["f:1", "f:2", "f:3", "f:1", "f:2", "f:3", "f:1"]
+    assert len(opened) == 3
+    with pytest.raises(ValueError, match="no usable row in letters"):
+        next(iter(EndlessData([streamed([""])], bad_rows="skip")))
+
+
+def test_the_examples_one_by_one():
+    data = EndlessData([streamed(["ab", "cde"])], block_rows=3)
+    assert [e["input_ids"] for e in itertools.islice(data, 5)] == [[3, 4], [5, 6, 7], [3, 4], [5, 6, 7], [3, 4]]
+
+
+@pytest.mark.parametrize("max_tokens", [None, 40])
+def test_each_block_is_batched_whole(max_tokens):
+    data = EndlessData([mapped(24)], block_rows=24, seed=3)
+    count = len(data.batches(next(data.blocks()), max_tokens, 5))
+    batches = first_batches(data, count, max_tokens=max_tokens, rows=5)
+    assert Counter(rows_of(batches)) == Counter(tuple(row["input_ids"]) for row in pairs(24))
+    if max_tokens is None:
+        assert [len(batch["labels"]) for batch in batches] == [5, 5, 5, 5, 4]
+    else:
+        assert all(batch["input_ids"].numel() + batch["labels"].numel() <= max_tokens for batch in batches)
+        padding = sum(int((batch["attention_mask"] == 0).sum()) for batch in batches)
+        by_rows = first_batches(data, 5, rows=5)
+        assert padding < sum(int((batch["attention_mask"] == 0).sum()) for batch in by_rows)  # pairs of like length
+
+
+@pytest.mark.parametrize("part", [mapped(24), streamed(["abc", "d", "ef", "gg", "hijk"] * 5)], ids=["mapped", "streamed"])
+def test_order_depends_on_the_seed_alone_and_not_on_workers(part):
+    data = EndlessData([part], block_rows=10, seed=3)
+    batches = first_batches(data, 30, max_tokens=40)
+    assert same(batches, first_batches(data, 30, max_tokens=40))
+    for workers in (1, 2):
+        assert same(batches, first_batches(data, 30, max_tokens=40, workers=workers)), workers
+    assert not same(batches, first_batches(EndlessData([part], block_rows=10, seed=4), 30, max_tokens=40))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_processes_share_the_blocks(workers):
+    data = EndlessData([mapped(60)], block_rows=10, seed=3)
+    blocks = [[tuple(e["input_ids"]) for e in block.examples] for block in itertools.islice(data.blocks(), 6)]
+    for process in range(3):
+        batches = first_batches(data, 4, rows=5, process=process, processes=3, workers=workers)
+        assert sorted(rows_of(batches)) == sorted(blocks[process] + blocks[process + 3])
+
+
+def test_a_mixture_is_drawn_by_its_rates():
+    parts = [mapped(7, "few", seed=1), mapped(50, "many", seed=2)]
+    data = EndlessData(parts, np.array([0.75, 0.25]), block_rows=200)
+    few = {tuple(row["input_ids"]) for row in pairs(7, 1)} - {tuple(row["input_ids"]) for row in pairs(50, 2)}
+    examples = [tuple(e["input_ids"]) for e in next(data.blocks()).examples]
+    assert len(examples) == 200
+    assert abs(sum(example in few for example in examples) / 200 - 0.75) < 0.12
+    counts = Counter(example for example in examples if example in few)
+    assert max(counts.values()) - min(counts.values()) <= 2  # of a part that is drawn often, all rows are, equally often
+
+
+def test_rates_must_fit_the_parts():
+    for rates, parts in ((None, 2), (np.array([1.0]), 2), (np.array([0.5, 0.5]), 1)):
+        with pytest.raises(ValueError, match="each part of a mixture needs its rate"):
+            EndlessData([mapped()] * parts, rates)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_rows_in_a_stream(workers):
+    part = streamed(["ab", "", "abcdef", "c"])
+    data = EndlessData([part], block_rows=4, bad_rows="skip")
+    batches = first_batches(data, 3, workers=workers)
+    assert sorted(rows_of(batches)) == [(3, 4)] * 3 + [(5,)] * 3
+    assert data.skipped.counts == {"empty source": 3, "long source": 3}
+    assert data.skipped.first == {"empty source": "f:2: is empty", "long source": "f:3: is long"}
+    with pytest.raises(BadRow, match="f:2: is empty"):
+        first_batches(EndlessData([part], block_rows=4), 1, workers=workers)
+
+
+def test_an_example_over_the_budget_is_named():
+    with pytest.raises(ValueError, match="an example has 5 source and 5 target tokens, more than max_tokens_per_batch=9"):
+        first_batches(EndlessData([streamed(["abcde", "a"])], block_rows=2), 1, max_tokens=9)
+    one_stack = EndlessData([streamed(["abcde", "a"])], block_rows=2, one_stack=True)
+    assert len(first_batches(one_stack, 1, max_tokens=9)) == 1  # there the labels cost nothing
+
+
+class Drawn:
+    """Replaces each source by two random symbols."""
+
+    def __call__(self, examples, generators):
+        return [{**e, "input_ids": g.integers(3, 20, 2).tolist()} for e, g in zip(examples, generators, strict=True)]
+
+
+def test_variations_are_new_each_time_and_the_same_again():
+    data = EndlessData([mapped(4, vary=Drawn())], block_rows=4)
+    blocks = [[e["input_ids"] for e in block.examples] for block in itertools.islice(data.blocks(), 3)]
+    assert blocks[0] != blocks[1] != blocks[2]
+    assert [[e["input_ids"] for e in block.examples] for block in itertools.islice(data.blocks(1), 2)] == blocks[1:]
+
+
+# ---- in a trainer ----------------------------------------------------------------------------------------------------
+def train(folder, part, steps, resume=None, **options):
+    model = tiny_model()
+    arguments = dict(
+        output_dir=str(folder), use_cpu=True, report_to="none", disable_tqdm=True, logging_strategy="no", seed=7,
+        save_strategy="steps", save_steps=4, max_steps=steps, schedule="constant", learning_rate=0.01,
+    )  # fmt: skip
+    trainer = TransductTrainer(
+        model,
+        TransductTrainingArguments(**{**arguments, **options}),
+        train_dataset=EndlessData([part], block_rows=10, seed=7),
+        data_collator=Seq2SeqCollator(Tokenizer(), model=model),
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("options", [dict(max_tokens_per_batch=40), dict(per_device_train_batch_size=4)])
+def test_a_resumed_training_equals_a_straight_one(tmp_path, options):
+    part = mapped(24, vary=Drawn())
+    straight = train(tmp_path / "straight", part, 10, gradient_accumulation_steps=2, **options)
+    train(tmp_path / "twice", part, 4, gradient_accumulation_steps=2, **options)
+    checkpoint = str(tmp_path / "twice" / "checkpoint-4")
+    assert torch.equal(train(tmp_path / "twice", part, 10, checkpoint, gradient_accumulation_steps=2, **options), straight)

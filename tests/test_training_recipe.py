@@ -74,6 +74,8 @@ def test_numbers_and_words_that_yaml_reads_otherwise():
         ("training.learning_rate", "fast", r"training\.learning_rate='fast' must be a number"),
         ("model.d_modle", 5, r"model\.d_modle is no key of a recipe: did you mean d_model"),
         ("model.from_pretrained", "x", "model needs either preset"),
+        ("tokenizer.texts", 0, "tokenizer.texts=0 must be a whole number of at least 1"),
+        ("tokenizer", {"texts": 5, "from_pretrained": "x"}, "tokenizer.texts has no use with from_pretrained"),
         ("tokenizer.knd", "chars", r"tokenizer\.knd is no key of a recipe: did you mean kind"),
         ("evaluation.beams", 5, r"evaluation\.beams is no key"),
         ("evaluation.metrics", {"x": "blue"}, r"evaluation\.metrics\.x='blue' is unknown"),

@@ -10,15 +10,16 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.collators import Seq2SeqCollator
-from transduct.training.metrics import METRICS
+from transduct.training.metrics import ERRORS
 from transduct.training.objectives import ObjectiveCollator
+from transduct.training.options import checkpoints_to_keep
+from transduct.training.predictions import TextMetrics
 from transduct.training.pretraining import make_objective
 from transduct.training.recipe import Recipe
 from transduct.training.recipe_data import model_kind
 from transduct.training.run_data import RunData
 
 DEFAULTS: dict[str, Any] = dict(
-    save_total_limit=2,
     save_strategy="no",
     logging_steps=20,
     report_to="none",
@@ -44,7 +45,8 @@ def build_arguments(recipe: Recipe, output: Path) -> TransductTrainingArguments:
     Raises:
         ValueError: for data without a last row if nothing ends the run, and for generation without references.
     """
-    options = {**DEFAULTS, **recipe.training, "output_dir": str(output / "checkpoints")}
+    kept = {"save_total_limit": checkpoints_to_keep(recipe.training)}
+    options = {**DEFAULTS, **kept, **recipe.training, **_best_metric(recipe), "output_dir": str(output / "checkpoints")}
     if not recipe.objective.of_pairs:
         if recipe.training.get("predict_with_generate"):
             raise ValueError(f"training.predict_with_generate: {recipe.objective.name} has no references; leave it out")
@@ -60,6 +62,26 @@ def build_arguments(recipe: Recipe, output: Path) -> TransductTrainingArguments:
     return TransductTrainingArguments(**options)
 
 
+def _best_metric(recipe: Recipe) -> dict[str, Any]:
+    """What `metric_for_best_model` means: one of the recipe's metrics, of which more or less is better."""
+    name = recipe.training.get("metric_for_best_model")
+    if name is None:
+        return {}
+    metrics = reported(recipe) if recipe.objective.of_pairs else {}
+    wanted = str(name).removeprefix("eval_").replace(" ", "_")
+    if wanted not in {"loss", *metrics}:
+        raise ValueError(f"training.metric_for_best_model={name!r} is not measured: choose one of {', '.join(['loss', *metrics])}")
+    options: dict[str, Any] = {"metric_for_best_model": wanted}
+    if "greater_is_better" not in recipe.training:
+        options["greater_is_better"] = wanted != "loss" and metrics[wanted] not in ERRORS
+    return options
+
+
+def reported(recipe: Recipe) -> dict[str, str]:
+    """The recipe's metrics under the names that the trainer logs."""
+    return {name.replace(" ", "_"): metric for name, metric in recipe.evaluation.metrics.items()}
+
+
 def build_tokenizer(recipe: Recipe, data: RunData, folder: Path) -> Any:
     """The run's tokenizer: the one in `folder`, else `tokenizer.from_pretrained`, else one trained on the training texts."""
     from transduct.tokenization import TransductTokenizer
@@ -72,7 +94,11 @@ def build_tokenizer(recipe: Recipe, data: RunData, folder: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(pretrained, **options)
     else:
         separate = options.pop("separate_vocabularies", False)
-        sources, targets = (data.texts("source"), data.texts("target")) if separate else (data.texts("both"), None)
+        most = options.pop("texts", None)
+        if separate:
+            sources, targets = data.texts("source", most), data.texts("target", most)
+        else:
+            sources, targets = data.texts("both", most), None
         tokenizer = TransductTokenizer.train(sources, target=targets, **options)
     save_whole(folder, tokenizer.save_pretrained)
     return tokenizer
@@ -109,17 +135,14 @@ def build_collator(recipe: Recipe, tokenizer: Any, model: Any) -> Any:
     return ObjectiveCollator(make_objective(recipe.objective, tokenizer), collator, labelled="keep")
 
 
-def build_metrics(recipe: Recipe, tokenizer: Any, validation: Dataset | None) -> Any:
-    """`compute_metrics` for the validation set, whose references are in its own column; None for one without references."""
+def build_metrics(recipe: Recipe, tokenizer: Any, validation: Dataset | None, folder: Path) -> TextMetrics | None:
+    """`compute_metrics` for the validation set, whose references are in its own column; None for one without references.
+
+    The predictions of each evaluation are kept in `folder`.
+    """
     if validation is None or not recipe.objective.of_pairs:
         return None
-    references = validation["targets"]
-
-    def compute(prediction: Any) -> dict[str, float]:
-        texts = tokenizer.batch_decode(prediction.predictions, skip_special_tokens=True)
-        return {name.replace(" ", "_"): METRICS[metric](texts, references) for name, metric in recipe.evaluation.metrics.items()}
-
-    return compute
+    return TextMetrics(tokenizer, validation["targets"], reported(recipe), folder, sources=validation["source"])
 
 
 def save_whole(folder: Path, *savers: Callable[[str], Any]) -> None:

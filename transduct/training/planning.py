@@ -20,9 +20,9 @@ from transduct.accounting import ModelDescription, describe
 from transduct.training.arguments import NO_LIMIT_OF_EPOCHS, TransductTrainingArguments
 from transduct.training.devices import device_named
 from transduct.training.layouts import LAYOUTS, LayoutMemory, layout_memory, needs
-from transduct.training.pretraining import model_kind
 from transduct.training.recipe import Recipe
-from transduct.training.workload import count_pairs, has_epochs, mean_lengths
+from transduct.training.recipe_data import model_kind
+from transduct.training.workload import count_pairs, mean_lengths
 
 GIB = 2**30
 
@@ -157,7 +157,7 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
     flops_per_step = passes * pairs_per_step * training_flops(describe(model), source, target, checkpointing)
     peak = _peak(args, options, half)
     rate = None if peak is None else peak * options.utilisation * options.gpus
-    per_epoch = None if examples is None or not has_epochs(recipe) else math.ceil(examples / pairs_per_step)
+    per_epoch = None if examples is None or recipe.without_end else math.ceil(examples / pairs_per_step)
     steps = _steps(args, per_epoch, None if rate is None else rate / flops_per_step)
     _say_what_is_missing(notes, args, options, examples, steps, rate)
     flops = None if steps is None else float(steps) * flops_per_step

@@ -306,7 +306,8 @@ def open_dataset(split: SplitSource, folder: Path) -> Any:
     assert split.dataset is not None
     local = folder / split.dataset
     if not local.exists():
-        return datasets.load_dataset(split.dataset, split.config, split=split.split, streaming=split.streaming)
+        in_part = split.streaming or split.limit is not None  # then the rest is not downloaded
+        return datasets.load_dataset(split.dataset, split.config, split=split.split, streaming=in_part)
     if not any((local / name).is_file() for name in ("state.json", "dataset_dict.json")):
         return datasets.load_dataset(str(local), split.config, split=split.split, streaming=split.streaming)
     saved = datasets.load_from_disk(str(local))

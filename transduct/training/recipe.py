@@ -132,7 +132,11 @@ def _check_tokenizer(raw: Any) -> None:
     from transduct.tokenization import AFFIXES, TransductTokenizer
 
     trained = set(inspect.signature(TransductTokenizer.train).parameters) - {"files_or_iterator", "target", "kwargs"}
-    check_names(raw, "tokenizer", {*trained, *AFFIXES, "model_max_length", "separate_vocabularies", "from_pretrained"})
+    check_names(raw, "tokenizer", {*trained, *AFFIXES, "model_max_length", "separate_vocabularies", "texts", "from_pretrained"})
+    if raw.get("texts") is not None:  # so many of each side are enough for a vocabulary
+        check_count(raw["texts"], "tokenizer.texts", 1)
+        if "from_pretrained" in raw:
+            raise ValueError("tokenizer.texts has no use with from_pretrained, whose vocabulary is there already")
 
 
 def _apply_change(raw: dict[str, Any], change: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,23 @@ class RunData:
     def __init__(self, recipe: Recipe, cache: Path, seed: int, console: Console):
         self.recipe, self.cache, self.seed, self.console = recipe, cache, seed, console
 
-    def texts(self, side: str) -> Iterator[str]:
-        """Texts of the training data for a vocabulary: of "source", "target", or "both", all sources first."""
+    def texts(self, side: str, most: int | None = None) -> Iterator[str]:
+        """Texts of the training data for a vocabulary: of "source", "target", or "both", all sources first.
+
+        Args:
+            most: take no more than so many of each side, the first of each part in turn.
+        """
         documents = not self.recipe.objective.of_pairs
-        for part in self.recipe.data.parts:
-            for row in usable(read(part, self.recipe.folder, documents), self.recipe.data.bad_rows, Skipped()):
-                yield from row.targets if side == "target" else (row.source,)
+        parts = len(self.recipe.data.parts)
+        for number, part in enumerate(self.recipe.data.parts):
+            share = None if most is None else most // parts + (number < most % parts)
+            yield from islice(self._texts(part, side, documents), share)
         if side == "both" and not documents:
-            yield from self.texts("target")
+            yield from self.texts("target", most)
+
+    def _texts(self, part: SplitSource, side: str, documents: bool) -> Iterator[str]:
+        for row in usable(read(part, self.recipe.folder, documents), self.recipe.data.bad_rows, Skipped()):
+            yield from row.targets if side == "target" else (row.source,)
 
     def training(self, tokenizer: Any) -> Dataset | EndlessData:
         """Pairs of ids, `input_ids` and `labels`; see `Recipe.without_end` for when they are an `EndlessData`."""

@@ -67,12 +67,6 @@ def _ul2_lengths(length: int, weights: list[float] | None) -> tuple[int, int]:
     return round(source), round(target)
 
 
-def has_epochs(recipe: Recipe) -> bool:
-    """Whether the training data have a last row: not a mixture, a stream, subword sampling or an objective."""
-    data = recipe.data
-    return recipe.objective.of_pairs and len(data.parts) == 1 and data.subwords is None and not data.parts[0].streaming
-
-
 def count_pairs(parts: Sequence[SplitSource], folder: Path) -> int | None:
     """Pairs of the training data by the lines of their files, or None where only loading them would tell."""
     counts = [_count_lines(part, folder) for part in parts]

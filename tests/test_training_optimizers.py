@@ -176,9 +176,7 @@ def test_a_resumed_run_is_bit_equal_to_a_straight_one(tmp_path, name):
 
 
 def optimised_trainer(folder, **options):
-    trainer = tiny_trainer(folder, rows=pairs(), **options)
-    trainer.optimizer_cls_and_kwargs = optimizer_of(trainer.args)
-    return trainer
+    return tiny_trainer(folder, rows=pairs(), **options)
 
 
 def arguments(tmp_path, **options):
@@ -200,6 +198,7 @@ def test_options_of_the_arguments(tmp_path):
 @pytest.mark.parametrize("model_options", [{}, {"norm": "rmsnorm", "norm_position": "pre", "positions": "relative_bias"}])
 def test_norms_and_biases_do_not_decay(tmp_path, model_options):
     trainer = optimised_trainer(tmp_path, model=tiny_model(**model_options), optimizer="adamw_rms", weight_decay=0.1)
+    trainer.get_train_dataloader()
     decayed, kept = trainer.create_optimizer().param_groups
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.1, 0.0)
     names = {id(parameter): name for name, parameter in trainer.model.named_parameters()}

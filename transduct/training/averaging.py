@@ -218,6 +218,7 @@ class AverageAtEnd(TrainerCallback):
         if (last is None) == (best is None):
             raise ValueError(f"last={last} and best={best}: give exactly one of them")
         self.trainer, self.last, self.best = trainer, last, best
+        self.averaged: list[Path] = []  # what the model is the mean of
 
     def chosen(self) -> list[Path]:
         """The checkpoints that are averaged.
@@ -233,9 +234,8 @@ class AverageAtEnd(TrainerCallback):
 
     def finish(self) -> None:
         """Put the average into the trainer's model."""
-        folders = self.chosen()
-        load_into(self.trainer.model, averaged_tensors(folders))
-        self.trainer.log({"averaged_checkpoints": ", ".join(path.name for path in folders)})
+        self.averaged = self.chosen()
+        load_into(self.trainer.model, averaged_tensors(self.averaged))
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         count = self.last if self.last is not None else self.best

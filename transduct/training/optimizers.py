@@ -6,7 +6,8 @@
 - `adamw_rms`: AdamW with each tensor's update multiplied by `max(1e-3, RMS(weights))`, as Adafactor does it, so that T5's
   learning rates suit it.
 
-`Trainer` takes them as `optimizer_cls_and_kwargs=optimizer_of(args)`. It puts norms and biases into a group without weight decay.
+`TransductTrainer` uses them where `args.optimizer` says so, any `Trainer` as `optimizer_cls_and_kwargs=optimizer_of(args)`.
+It puts norms and biases into a group without weight decay.
 
 Why not transformers' own Adafactor: it has no least size below which a tensor is not factored (T5 had 128: its relative position
 biases are not), it does not run on the sharded tensors of FSDP2, and its state loses bits when it is loaded for bfloat16 weights.

@@ -1,15 +1,18 @@
 """Training arguments about averages of weights, extra losses, frozen weights and adapters, with their checks.
 
-`TransductTrainingArguments` inherits them. `add_callbacks` makes a trainer act on those that are callbacks; the others need
-something before there is a trainer, and `refuse_ignored_options` tells a user who has left that out.
+`TransductTrainingArguments` inherits them, and `TransductTrainer` acts on them through `choose_optimizer` and `add_callbacks`.
+Frozen weights and adapters must be there before the trainer is: see `adapters.prepare_weights`.
 """
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
-from transduct.training.adapters import is_adapted
-from transduct.training.optimizers import OptimizerName
+from transduct.training.adapters import is_adapted, with_weights_of
+from transduct.training.averaging import AverageAtEnd
+from transduct.training.moving_average import MovingAverage
+from transduct.training.optimizers import OptimizerName, optimizer_of
 
 
 @dataclass
@@ -113,9 +116,6 @@ def checkpoints_to_keep(training: dict[str, Any]) -> int | None:
 
 def add_callbacks(trainer: Any) -> None:
     """Give a trainer the callbacks that its arguments ask for; those that it has already stay. Called before each training."""
-    from transduct.training.averaging import AverageAtEnd
-    from transduct.training.moving_average import MovingAverage
-
     args: WeightOptions = trainer.args
     present = {type(callback) for callback in trainer.callback_handler.callbacks}
     if args.ema_decay is not None and MovingAverage not in present:
@@ -124,16 +124,42 @@ def add_callbacks(trainer: Any) -> None:
         trainer.add_callback(AverageAtEnd(trainer, args.average_checkpoints, args.average_best))
 
 
-def refuse_ignored_options(trainer: Any) -> None:
-    """Raises ValueError for options that must act before there is a trainer, and did not."""
+def finish_at(trainer: Any, checkpoint: Path) -> None:
+    """Make the trainer's model what a training that has ended at `checkpoint` made of it, averages included."""
+    trainer.model = with_weights_of(trainer.model, checkpoint)
+    add_callbacks(trainer)
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, AverageAtEnd):
+            callback.finish()
+        elif isinstance(callback, MovingAverage) and callback.finishes:
+            callback.finish(checkpoint)
+
+
+def described_average(trainer: Any) -> str | None:
+    """A line about the average that the finished model is; None where it is none."""
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, AverageAtEnd) and callback.averaged:
+            return f"the model is the mean of {', '.join(path.name for path in callback.averaged)}"
+        if isinstance(callback, MovingAverage) and callback.finishes:
+            return f"the model is the moving average of the weights over {callback.updates:,} updates"
+    return None
+
+
+def choose_optimizer(trainer: Any) -> None:
+    """Let a trainer make the optimizer that its arguments name. Called before each training.
+
+    `Seq2SeqTrainer` does not take `optimizer_cls_and_kwargs` as `Trainer` does, but reads it all the same.
+
+    Raises:
+        ValueError: if the trainer was given an optimizer besides, and for `freeze` and `lora` that did not reach the model.
+    """
     args = trainer.args
     if args.optimizer is not None and trainer.optimizer_cls_and_kwargs is None:
-        raise ValueError(
-            f"optimizer={args.optimizer!r} has not reached the trainer: pass it "
-            "optimizer_cls_and_kwargs=transduct.training.optimizers.optimizer_of(args)"
-        )
-    untrained = any(not parameter.requires_grad for parameter in trainer.model.parameters())
-    for name, acts in (("freeze", untrained), ("lora", is_adapted(trainer.model))):
+        if trainer.optimizer is not None:
+            raise ValueError(f"optimizer={args.optimizer!r} and an optimizer that the trainer is given exclude each other")
+        trainer.optimizer_cls_and_kwargs = optimizer_of(args)
+    frozen = any(not parameter.requires_grad for parameter in trainer.model.parameters())
+    for name, acts in (("freeze", frozen), ("lora", is_adapted(trainer.model))):
         if getattr(args, name) is not None and not acts:
             raise ValueError(
                 f"{name}={getattr(args, name)!r} has not reached the model: give the trainer "

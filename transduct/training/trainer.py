@@ -21,7 +21,7 @@ from transduct.training.endless import EndlessData, endless_loader
 from transduct.training.evaluation import ExactEvaluation
 from transduct.training.faults import watch_for_faults
 from transduct.training.moving_average import average_in_use
-from transduct.training.options import add_callbacks, refuse_ignored_options
+from transduct.training.options import add_callbacks, choose_optimizer
 from transduct.training.schedules import BudgetedLR, schedule_function
 
 
@@ -41,7 +41,7 @@ class TransductTrainer(Seq2SeqTrainer):
             return endless_loader(self)
         loader = super().get_train_dataloader()
         if isinstance(self.args, TransductTrainingArguments):
-            refuse_ignored_options(self)
+            choose_optimizer(self)
         if not isinstance(self.args, TransductTrainingArguments) or self.args.max_tokens_per_batch is None:
             return loader
         source_lengths, target_lengths = pair_lengths(loader.dataset)

@@ -282,6 +282,11 @@ def test_rows_that_do_not_fit_each_other(model):
         model(IDS, decoder_input_ids=TARGETS, segment_ids=torch.ones_like(IDS))
     with refused("segment_ids"):
         model(IDS, decoder_input_ids=TARGETS, segment_ids=torch.ones(2, 4).long(), decoder_segment_ids=torch.ones_like(TARGETS))
+    for wrong, said in ((torch.ones(IDS.shape), "integers"), (-torch.ones_like(IDS), "-1"), (IDS > 0, "integers")):
+        with refused(f"^segment_ids .*{said}"):
+            model(IDS, decoder_input_ids=TARGETS, segment_ids=wrong, decoder_segment_ids=torch.ones_like(TARGETS))
+        with refused(f"^decoder_segment_ids .*{said}"):
+            model(IDS, decoder_input_ids=TARGETS, segment_ids=torch.ones_like(IDS), decoder_segment_ids=wrong[:, :4])
     with refused("labels"):
         model(IDS, decoder_input_ids=TARGETS, labels=words(2, 3))
     with refused("packed targets"):

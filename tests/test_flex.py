@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from configs import tiny
 
+from configs import tiny
 from transduct import TransductForConditionalGeneration
 
 IDS = torch.tensor([[5, 6, 7, 8, 1], [9, 4, 1, 0, 0], [0, 0, 0, 0, 0]])

@@ -1,11 +1,11 @@
-"""Flash attention through transformers' own wrapper, whose kernel is a plain loop here: runs in place of masks change nothing."""
+"""Flash attention through the wrapper of transformers, whose kernel is a plain loop here: runs say what masks say."""
 
 import pytest
 import torch
-from configs import tiny
 from transformers import modeling_flash_attention_utils as flash
 from transformers.cache_utils import StaticCache
 
+from configs import tiny
 from transduct import TransductForCausalLM, TransductForConditionalGeneration
 from transduct.runs import TokenRuns
 

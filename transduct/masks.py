@@ -58,6 +58,21 @@ def check_shape(name: str, tensor: torch.Tensor | None, rows: int, length: int) 
         raise ValueError(f"{name} of shape {tuple(tensor.shape)} must have one entry for each of ({rows}, {length}) tokens")
 
 
+def check_segments(name: str, segment_ids: torch.Tensor | None, rows: int, length: int) -> None:
+    """Refuse segment ids that are no integers, not (rows, length), or negative; the last is asked on a CPU only.
+
+    Raises:
+        ValueError: naming shape, type or value.
+    """
+    check_shape(name, segment_ids, rows, length)
+    if segment_ids is None:
+        return
+    if segment_ids.is_floating_point() or segment_ids.dtype == torch.bool:
+        raise ValueError(f"{name} must hold integers, 0 at padding and another number for each segment, not {segment_ids.dtype}")
+    if segment_ids.device.type == "cpu" and not torch.compiler.is_compiling() and int(segment_ids.min()) < 0:
+        raise ValueError(f"{name} holds {int(segment_ids.min())}; 0 is padding, and segments count from 1")
+
+
 def is_trivial(mask: torch.Tensor) -> bool:
     """Whether a mask hides nothing, so that it can be left out. Never asked while compiling."""
     return not torch.compiler.is_compiling() and mask.device.type != "meta" and bool(mask.all())

@@ -20,6 +20,7 @@ from .masks import (
     TokenLayout,
     causal_mask,
     check_mask,
+    check_segments,
     check_shape,
     is_right_padded,
     is_trivial,
@@ -217,7 +218,7 @@ class Encoder(Stack):
         batch, length = embeddings.shape[:2]
         slots = torch.arange(length, device=embeddings.device)[None]  # (1, S)
         check_shape("position_ids", position_ids, batch, length)
-        check_shape("segment_ids", segment_ids, batch, length)
+        check_segments("segment_ids", segment_ids, batch, length)
         mask = check_mask("attention_mask", attention_mask, length, batch)
         if mask is not None and is_trivial(mask):
             mask = None
@@ -293,7 +294,7 @@ class Decoder(Stack):
         embeddings = self.embed(self.prefix, input_ids, inputs_embeds)  # (B*N, T, D)
         batch, length = embeddings.shape[:2]
         check_shape(f"{self.prefix}position_ids", position_ids, batch, length)
-        check_shape(f"{self.prefix}segment_ids", segment_ids, batch, length)
+        check_segments(f"{self.prefix}segment_ids", segment_ids, batch, length)
         cache = self.prepare_cache(cache, use_cache, segment_ids)
         past = 0 if cache is None else cache.get_seq_length()  # a tensor for static caches
         key_length = length if cache is None else cache.get_mask_sizes(length, 0)[0]

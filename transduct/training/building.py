@@ -70,7 +70,8 @@ def _best_metric(recipe: Recipe) -> dict[str, Any]:
     metrics = reported(recipe) if recipe.objective.of_pairs else {}
     wanted = str(name).removeprefix("eval_").replace(" ", "_")
     if wanted not in {"loss", *metrics}:
-        raise ValueError(f"training.metric_for_best_model={name!r} is not measured: choose one of {', '.join(['loss', *metrics])}")
+        choices = ", ".join(["loss", *metrics])
+        raise ValueError(f"training.metric_for_best_model={name!r} is not measured: choose one of {choices}")
     options: dict[str, Any] = {"metric_for_best_model": wanted}
     if "greater_is_better" not in recipe.training:
         options["greater_is_better"] = wanted != "loss" and metrics[wanted] not in ERRORS

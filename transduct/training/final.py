@@ -1,6 +1,7 @@
-"""What a finished model is worth: loaded from its folder as anybody would, measured on the test set, and shown at work."""
+"""A finished model is saved; and what it is worth: loaded as anybody would, measured on the test set, and shown at work."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from rich.console import Console
 from rich.progress import track
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from transduct.training.adapters import finished_model, is_adapted
+from transduct.training.building import save_whole
 from transduct.training.collators import Seq2SeqCollator
 from transduct.training.encoding import PairEncoder
 from transduct.training.metrics import METRICS
@@ -77,3 +80,27 @@ def show(model: SavedModel, options: EvaluationSection, console: Console) -> lis
     for sample in samples:
         console.print(f"  {sample.source} -> {sample.output}", highlight=False, markup=False)
     return samples
+
+
+def save_finished(trainer: Any, output: Path) -> None:
+    """The trainer's model and tokenizer into `output/model`, for `from_pretrained`, and its adapter into `output/adapter`.
+
+    All processes call it, since each of them may hold a piece of the weights; the main one writes. It returns when all is there.
+
+    Raises:
+        ValueError: for an adapter of a model in pieces, which cannot be merged into it; the adapter itself is written before.
+    """
+    accelerator = trainer.accelerator
+    in_pieces = (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled) and len(accelerator._models) > 0
+    weights = accelerator.get_state_dict(trainer.model_wrapped) if in_pieces else None
+    if accelerator.is_main_process:
+        model = accelerator.unwrap_model(trainer.model)
+        if is_adapted(model):
+            save_whole(output / "adapter", partial(model.save_pretrained, state_dict=weights))
+            if in_pieces:
+                raise ValueError(
+                    f"the adapter is in {output / 'adapter'}: a model in pieces forbids merging, so use peft's merge_and_unload"
+                )
+        model = finished_model(model)
+        save_whole(output / "model", partial(model.save_pretrained, state_dict=weights), trainer.processing_class.save_pretrained)
+    accelerator.wait_for_everyone()

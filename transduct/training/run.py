@@ -5,7 +5,9 @@ The output folder holds
 - `tokenizer/`: trained once, at the first start;
 - `data/`: the tokenised data, made anew when they have changed;
 - `checkpoints/`: the last two; a start goes on at the newest whole one;
+- `adapter/`: with `training.lora`, what was trained, for peft; it is merged into `model/`;
 - `model/`: the finished model with its tokenizer, for `from_pretrained`;
+- `predictions/`: what the model made of the validation set, evaluation by evaluation;
 - `metrics.json`: the evaluation of `model/` on the test set;
 - `training_report.html`: curves, metrics and outputs, see `report.py`; `tensorboard/`, if `report_to` asks for it.
 """
@@ -27,6 +29,7 @@ from transformers import PrinterCallback, TrainerState, set_seed
 from transformers.utils import logging as transformers_logging
 
 from transduct import register
+from transduct.training.adapters import prepare_weights
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.building import (
     AUTO_CLASSES,
@@ -35,12 +38,12 @@ from transduct.training.building import (
     build_metrics,
     build_model,
     build_tokenizer,
-    save_whole,
 )
 from transduct.training.callbacks import EarlyStopping, SaveLastStep, ShowProgress, StopOnSignal
 from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
 from transduct.training.endless import EndlessData
-from transduct.training.final import SavedModel, measure, show
+from transduct.training.final import SavedModel, measure, save_finished, show
+from transduct.training.options import described_average, finish_at
 from transduct.training.processes import decided_by_main
 from transduct.training.recipe import Recipe, build_recipe
 from transduct.training.recipe_data import model_kind
@@ -88,10 +91,12 @@ def run(recipe: Recipe, minutes: float | None = None, fresh: bool = False, conso
 
 
 def _run(recipe: Recipe, fresh: bool, console: Console) -> Outcome:
-    output = _prepare_output(recipe, fresh)
+    args = build_arguments(recipe, Path(recipe.output))
+    console.quiet = console.quiet or args.process_index > 0
+    output = decided_by_main(lambda: _prepare_output(recipe, fresh))
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
-    trainer = _build_trainer(recipe, output, console)
+    trainer = _build_trainer(recipe, args, output, console)
     signals = StopOnSignal()
     trainer.add_callback(signals)
     with signals.listening():
@@ -139,12 +144,11 @@ def _plain(recipe: Recipe) -> dict[str, Any]:
     return json.loads(json.dumps(values))
 
 
-def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductTrainer:
+def _build_trainer(recipe: Recipe, args: TransductTrainingArguments, output: Path, console: Console) -> TransductTrainer:
     """Data, tokenizer, model and trainer of a recipe."""
-    args = build_arguments(recipe, output)
     check_trackers(args.report_to)
     data = RunData(recipe, output / "data", args.seed, console)
-    with args.main_process_first(desc="preparing the data"):  # the others find what it has written
+    with args.main_process_first(local=False, desc="preparing the data"):  # the others find what it has written
         tokenizer = build_tokenizer(recipe, data, output / "tokenizer")
         train, validation = data.training(tokenizer), data.validation(tokenizer)
     set_seed(args.seed)
@@ -154,6 +158,7 @@ def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductT
         model.generation_config.length_penalty = recipe.evaluation.length_penalty
     model._keys_to_ignore_on_save = set(model.all_tied_weights_keys)  # else a resume warns that they are missing: stored once
     console.print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters", highlight=False)
+    model = prepare_weights(model, args, partial(console.print, highlight=False))
     trainer = TransductTrainer(
         model,
         args,
@@ -161,7 +166,7 @@ def _build_trainer(recipe: Recipe, output: Path, console: Console) -> TransductT
         train_dataset=train,
         eval_dataset=validation,
         processing_class=tokenizer,
-        compute_metrics=build_metrics(recipe, tokenizer, validation),
+        compute_metrics=build_metrics(recipe, tokenizer, validation, output / "predictions"),
         callbacks=[SaveLastStep(), ShowProgress(console)],
     )
     if args.early_stopping_patience is not None:
@@ -181,7 +186,7 @@ def _train(trainer: TransductTrainer, checkpoints: Path, console: Console) -> No
     if is_over(newest, trainer.args):
         console.print("nothing is left to train", highlight=False)
         trainer.state = TrainerState.load_from_json(str(newest / STATE))
-        trainer.model = type(trainer.model).from_pretrained(best_checkpoint(trainer, newest))
+        finish_at(trainer, best_checkpoint(trainer, newest))
     else:
         trainer.train(resume_from_checkpoint=str(newest))
 
@@ -210,7 +215,11 @@ def is_over(checkpoint: Path, args: TransductTrainingArguments) -> bool:
 
 def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Console) -> dict[str, float] | None:
     """Save the model, load it again, measure it on the test set and show it at work."""
-    save_whole(output / "model", trainer.model.save_pretrained, trainer.processing_class.save_pretrained)
+    if (average := described_average(trainer)) is not None:
+        console.print(average, highlight=False, markup=False)
+    save_finished(trainer, output)
+    if recipe.objective.of_pairs and not trainer.is_world_process_zero():
+        return None  # one process decodes; the others have nothing left to do
     console.print(f"saved to {output / 'model'}; what follows is that folder, loaded again", highlight=False, markup=False)
     like = recipe.data.test or recipe.data.validation or recipe.data.parts[0]
     saved = SavedModel(output / "model", trainer.args.device, like, AUTO_CLASSES[model_kind(recipe.objective)])
@@ -222,7 +231,8 @@ def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Co
         else:
             metrics = {"loss": trainer.evaluate(test, metric_key_prefix="test")["test_loss"]}
         note = {"metrics": metrics, "examples": len(test), "steps": trainer.state.global_step}
-        (output / "metrics.json").write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+        if trainer.is_world_process_zero():
+            (output / "metrics.json").write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
         console.print(
             "test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()), highlight=False, markup=False
         )

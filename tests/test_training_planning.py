@@ -89,6 +89,9 @@ def test_steps_follow_from_lines_batches_and_epochs(tmp_path):
     assert (planned.examples, planned.steps_per_epoch, planned.steps) == (103, math.ceil(103 / 24), math.ceil(2.5 * 5))
     assert make_plan(recipe(tmp_path, data={"train": {"source": "a.txt", "target": "b", "limit": 50}})).examples == 50
     assert make_plan(recipe(tmp_path, **rows), PlanOptions(examples=7)).steps_per_epoch == 1
+    budget = recipe(tmp_path, max_tokens_per_batch=1000)
+    assert make_plan(budget).steps_per_epoch is None  # how many pairs a batch holds is not known
+    assert make_plan(budget, PlanOptions(source_length=6, target_length=4)).steps_per_epoch == 2
 
 
 def test_without_a_last_row_there_are_no_epochs(tmp_path):

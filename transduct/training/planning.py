@@ -157,7 +157,9 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
     flops_per_step = passes * pairs_per_step * training_flops(describe(model), source, target, checkpointing)
     peak = _peak(args, options, half)
     rate = None if peak is None else peak * options.utilisation * options.gpus
-    per_epoch = None if examples is None or recipe.without_end else math.ceil(examples / pairs_per_step)
+    per_epoch = None
+    if examples is not None and recipe.without_end is None and _mean_is_known(args, options, notes):
+        per_epoch = math.ceil(examples / pairs_per_step)
     steps = _steps(args, per_epoch, None if rate is None else rate / flops_per_step)
     _say_what_is_missing(notes, args, options, examples, steps, rate)
     flops = None if steps is None else float(steps) * flops_per_step
@@ -302,12 +304,22 @@ def _pairs_per_batch(args: TransductTrainingArguments, source: int, target: int)
     budget = args.max_tokens_per_batch
     if budget is None:
         return args.per_device_train_batch_size
+    if isinstance(budget, str):
+        raise ValueError(f"training.max_tokens_per_batch={budget!r} is found when a training starts: give a number to plan with")
     if source + target > budget:
         raise ValueError(
             f"training.max_tokens_per_batch={budget} is less than one pair of {source} + {target} tokens: raise it, or give the "
             "mean lengths with --source-length and --target-length"
         )
     return budget // (source + target)
+
+
+def _mean_is_known(args: TransductTrainingArguments, options: PlanOptions, notes: list[str]) -> bool:
+    """Whether the pairs of a batch are as many as planned: with a token budget they depend on the mean lengths."""
+    known = args.max_tokens_per_batch is None or None not in (options.source_length, options.target_length)
+    if not known:
+        notes.append("steps an epoch depend on the mean lengths: give --source-length and --target-length")
+    return known
 
 
 def _steps(args: TransductTrainingArguments, per_epoch: int | None, steps_per_second: float | None) -> int | None:

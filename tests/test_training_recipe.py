@@ -102,6 +102,95 @@ def test_errors_name_the_path(path, value, message):
         build_recipe(changed(path, value))
 
 
+TEXT = {"text": "docs.txt"}
+PARTS = [{"json": "a"}, {"json": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"data.train": {"json": "a", "tag": 5}}, r"data\.train\.tag=5 must be a text"),
+        ({"data.train": {"json": "a", "config": "x"}}, r"data\.train\.config has no use with json"),
+        ({"data.train": {"source": "a", "target": "b", "source_field": "x"}}, "source_field has no use with source and target"),
+        ({"data.train": {"json": "a", "limit": 0}}, r"data\.train\.limit=0 must be a whole number of at least 1"),
+        ({"data.train": {"json": "a", "weight": 2}}, r"data\.train\.weight=2: only the parts of a mixture"),
+        ({"data.train": {"json": "a", "target_language_in": "both"}}, "target_language_in='both' must be source or target"),
+        ({"data.train": TEXT}, r"data\.train\.text are documents, which an objective needs"),
+        ({"data.test": {"json": "c", "streaming": True}}, r"data\.test\.streaming: only training data are streamed"),
+        ({"data.train": [{"json": "a"}]}, "data.train is a list of 1: a mixture needs two"),
+        ({"data.train": [{"json": "a"}, {"jsn": "b"}]}, r"data\.train\[1\]\.jsn is no key of a recipe: did you mean json"),
+        ({"data.train": [{"json": "a"}, {"json": "a"}]}, "two parts called 'a': give each a name"),
+        ({"data.train": [{"json": "a", "weight": 1}, {"json": "b"}]}, "data.train: b has no weight, but others do"),
+        ({"data.train": [{"json": "a", "weight": 0}, {"json": "b"}]}, r"data\.train\[0\]\.weight=0 must be more than 0"),
+        ({"data.train": [{"json": "a", "streaming": True}, {"json": "b"}]}, "a is a stream, whose number of rows is not known"),
+        ({"data.train": [{**part, "weight": 1} for part in PARTS], "data.cap": 5}, "belong to a mixture whose parts have no"),
+        ({"data.temperature": 2}, "data.temperature=2 and data.cap=None belong to a mixture"),
+        ({"data.train": PARTS, "data.temperature": 0}, "data.temperature=0 must be more than 0"),
+        ({"data.train": PARTS, "data.cap": 0}, "data.cap=0 must be a whole number of at least 1"),
+        ({"data.buffer_rows": 0}, "data.buffer_rows=0 must be"),
+        ({"data.max_source_tokens": "many"}, "data.max_source_tokens='many' must be a whole number"),
+        ({"data.subwords": {}}, "data.subwords needs either dropout, for BPE, or alpha"),
+        ({"data.subwords": {"dropout": 0.1, "alpha": 0.1}}, "data.subwords needs either dropout"),
+        ({"data.subwords": {"dropout": 1.5}}, "data.subwords.dropout=1.5 is a probability: at most 1"),
+        ({"data.subwords": {"alpha": -1}}, "data.subwords.alpha=-1 must be more than 0"),
+        ({"data.subwords": {"dropout": 0.1, "sides": "left"}}, "data.subwords.sides='left'"),
+        ({"data.subwords": {"dropuot": 0.1}}, r"data\.subwords\.dropuot is no key of a recipe: did you mean dropout"),
+        ({"objective": {"name": "span_corrupton"}}, "objective.name='span_corrupton' is unknown; choose one of seq2seq, span_"),
+        ({"objective": {"nam": "ul2"}}, r"objective\.nam is no key of a recipe: did you mean name"),
+        ({"objective": {"name": "ul2", "density": 0.2}}, "objective.density has no use for ul2, which takes inputs_length, join"),
+        ({"objective": {"density": 0.2}}, "objective.density has no use for seq2seq, which takes name"),
+        ({"objective": {"name": "ul2", "inputs_length": 2}}, "objective.inputs_length=2 must be a whole number of at least 4"),
+        ({"objective": {"name": "composition"}}, "objective.noises=None must be a list"),
+        (
+            {"objective": {"name": "composition", "noises": [{"name": "ul2"}]}},
+            r"noises\[0\]=.* must be a mapping whose name is one",
+        ),
+        ({"objective": {"name": "composition", "noises": [{"name": "token_deletion", "shar": 1}]}}, r"noises\[0\]\.shar is no"),
+        ({"objective": {"name": "bart"}}, "data.train has source and target, but the objective makes both of a document"),
+        (
+            {"objective": {"name": "bart"}, "data.train": {**TEXT, "documents": "page"}},
+            "documents='page' must be line or paragraph",
+        ),
+        ({"objective": {"name": "bart"}, "data.train": {**TEXT, "tag": "x"}}, "tag has no use with text and an objective"),
+        (
+            {"objective": {"name": "bart"}, "data.train": {"json": "a", "source_field": "x"}},
+            "source_field has no use with json and",
+        ),
+        (
+            {"objective": {"name": "bart"}, "data.train": TEXT, "data.max_source_tokens": 5},
+            "objective.inputs_length is the limit",
+        ),
+        ({"objective": {"name": "bart"}, "data.train": TEXT, "data.subwords": {"alpha": 1}}, "documents are tokenised once"),
+        (
+            {"objective": {"name": "causal_lm"}, "data.train": TEXT, "evaluation.inputs": ["x"]},
+            "evaluation.inputs: the model of c",
+        ),
+    ],
+)
+def test_errors_of_data_and_objective(sections, message):
+    raw = copy.deepcopy(SMALL)
+    for path, value in sections.items():
+        section, _, key = path.partition(".")
+        if key:
+            raw.setdefault(section, {})[key] = value
+        else:
+            raw[section] = value
+    with pytest.raises(ValueError, match=message):
+        build_recipe(raw)
+
+
+def test_a_mixture_and_an_objective():
+    recipe = build_recipe(changed("data.train", PARTS))
+    assert [str(part) for part in recipe.data.parts] == ["a", "b"]
+    assert recipe.without_end == "a mixture"
+    raw = changed("data.train", TEXT) | {"objective": {"name": "span_corruption", "density": 0.2}}
+    recipe = build_recipe(raw)
+    assert recipe.without_end == "made anew each time (span_corruption)"
+    assert (recipe.objective.density, recipe.objective.inputs_length) == (0.2, 512)
+    assert build_recipe(SMALL).without_end is None
+    assert build_recipe(changed("data.train.streaming", True)).without_end == "a stream"
+
+
 def test_errors_of_files_and_changes(tmp_path):
     bad = tmp_path / "bad.yaml"
     bad.write_text("a: [1")

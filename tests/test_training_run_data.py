@@ -1,0 +1,183 @@
+"""Runs of every kind of data: streamed, mixed, segmented anew, and made by an objective; stopped and gone on with."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+
+from transduct.training.building import NO_LIMIT_OF_STEPS, build_arguments
+from transduct.training.recipe import build_recipe
+from transduct.training.run import run
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", ".", "it", "was", "red", ",", "and", "so", "on", "!", "why", "?"]
+AUTO = {"causal_lm": AutoModelForCausalLM, "masked_lm": AutoModelForMaskedLM}
+OBJECTIVES = [
+    {"name": "span_corruption"},
+    {"name": "bart"},
+    {"name": "composition", "noises": [{"name": "token_masking", "share": 0.2}, {"name": "document_rotation"}]},
+    {"name": "ul2"},
+    {"name": "prefix_lm"},
+    {"name": "prefix_lm", "form": "decoder"},
+    {"name": "masked_lm"},
+    {"name": "causal_lm"},
+]
+
+
+def raw_recipe(folder: Path, **sections) -> dict:
+    rng = np.random.default_rng(0)
+    sentences = [" ".join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(40)]
+    for name, chosen in (("a", sentences[:30]), ("b", sentences[30:])):
+        rows = [json.dumps({"source": text, "target": text.upper(), "text": text}) for text in chosen]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    return {
+        "output": str(folder / "out"),
+        "threads": 1,
+        "model": dict(preset="vaswani-base", d_model=16, d_ff=16, num_heads=2, encoder_layers=1, decoder_layers=1),
+        "tokenizer": {"kind": "words", "special_tokens": ["<BT>", "[NLU]", "[NLG]", "[S2S]"], "mask_token": "<mask>",
+                      "extra_ids": 20, "languages": ["de"]},
+        "data": {"train": {"json": "a.jsonl"}, "buffer_rows": 16, **sections.pop("data", {})},
+        "training": dict(max_steps=6, max_tokens_per_batch=120, schedule="constant", learning_rate=0.01, use_cpu=True,
+                         logging_steps=2, **sections.pop("training", {})),
+        "evaluation": {"num_beams": 1},
+        **sections,
+    }  # fmt: skip
+
+
+def start(folder: Path, raw: dict, console: Console | None = None):
+    recipe = build_recipe(raw)
+    recipe.folder = folder
+    return run(recipe, console=console or Console(quiet=True))
+
+
+def weights(folder: Path, auto=AutoModelForSeq2SeqLM) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in auto.from_pretrained(folder / "out" / "model").parameters()])
+
+
+STREAM = {"train": {"json": "a.jsonl", "streaming": True}}
+MIXTURE = {
+    "train": [{"json": "a.jsonl", "target_language": "de"}, {"json": "b.jsonl", "tag": "<BT>", "name": "back"}],
+    "temperature": 2,
+    "cap": 20,
+}
+MIXED_STREAMS = {"train": [{"json": "a.jsonl", "weight": 1, "streaming": True}, {"json": "b.jsonl", "weight": 3}]}
+SUBWORDS = {"subwords": {"dropout": 0.3}}
+
+
+@pytest.mark.parametrize("data", [STREAM, MIXTURE, MIXED_STREAMS, SUBWORDS], ids=["stream", "mixture", "streams", "subwords"])
+def test_a_run_that_was_stopped_equals_a_straight_one(tmp_path, data):
+    final = []
+    for stops in ([6], [3, 6]):
+        folder = tmp_path / str(len(stops))
+        folder.mkdir()
+        raw = raw_recipe(folder, data=data)
+        if "subwords" in data:
+            raw["tokenizer"] |= {"kind": "bpe", "vocab_size": 80}
+        for steps in stops:
+            raw["training"]["max_steps"] = steps
+            assert start(folder, raw).finished
+        final.append(weights(folder))
+    assert torch.equal(*final)
+
+
+def test_a_mixture_says_what_it_draws(tmp_path, capsys):
+    start(tmp_path, raw_recipe(tmp_path, data=MIXTURE), Console(width=200))
+    share = 20**0.5 / (20**0.5 + 10**0.5)
+    assert f"mixture: {share:.1%} a.jsonl, {1 - share:.1%} back" in capsys.readouterr().out
+
+
+def test_workers_change_nothing(tmp_path):
+    final = []
+    for workers in (0, 2):
+        folder = tmp_path / str(workers)
+        folder.mkdir()
+        start(folder, raw_recipe(folder, data=STREAM, training={"dataloader_num_workers": workers}))
+        final.append(weights(folder))
+    assert torch.equal(*final)
+
+
+def test_bad_rows_of_a_stream_are_counted_at_the_end(tmp_path, capsys):
+    raw = raw_recipe(tmp_path, data={**STREAM, "bad_rows": "skip"})
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('{"source": ""}\n')
+    start(tmp_path, raw, Console(width=300))
+    printed = capsys.readouterr().out
+    assert "train: streamed from a.jsonl" in printed
+    assert "malformed (the first:" in printed
+    assert "a.jsonl:31: no key 'target'" in printed
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=[" ".join(map(str, o.values()))[:25] for o in OBJECTIVES])
+def test_every_objective_trains_its_model(tmp_path, objective, capsys):
+    raw = raw_recipe(tmp_path, objective={**objective, "inputs_length": 24})
+    raw["data"] |= {"validation": {"json": "b.jsonl"}, "test": {"json": "b.jsonl"}}
+    raw["training"] |= {"eval_strategy": "steps", "eval_steps": 3}
+    outcome = start(tmp_path, raw, Console(width=200))
+    assert set(outcome.metrics) == {"loss"}
+    assert 0 < outcome.metrics["loss"] < 10
+    auto = AUTO.get(objective["name"], AutoModelForCausalLM if "form" in objective else AutoModelForSeq2SeqLM)
+    assert weights(tmp_path, auto).isfinite().all()
+    printed = capsys.readouterr().out
+    assert "train: 30 documents" in printed
+    losses = [line for line in printed.splitlines() if "validation: loss" in line]
+    assert len(losses) == 2
+    assert losses[0].split()[-1] != losses[1].split()[-1]
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["metrics"] == outcome.metrics
+
+
+def test_a_stream_of_documents_goes_on_where_it_stopped(tmp_path):
+    final = []
+    for stops in ([4], [2, 4]):
+        folder = tmp_path / str(len(stops))
+        folder.mkdir()
+        raw = raw_recipe(folder, data=STREAM, objective={"name": "span_corruption", "inputs_length": 16})
+        for steps in stops:
+            raw["training"]["max_steps"] = steps
+            start(folder, raw)
+        final.append(weights(folder))
+    assert torch.equal(*final)
+
+
+def test_a_run_without_a_last_row_needs_an_end(tmp_path):
+    raw = raw_recipe(tmp_path, data=STREAM)
+    del raw["training"]["max_steps"]
+    with pytest.raises(ValueError, match=r"data\.train is a stream and has no last row: give training\.max_steps or"):
+        start(tmp_path, raw)
+    raw["training"]["num_train_epochs"] = 2
+    with pytest.raises(ValueError, match=r"training\.num_train_epochs: data\.train is a stream"):
+        start(tmp_path, raw)
+    del raw["training"]["num_train_epochs"]
+    raw["training"]["max_minutes"] = 1
+    assert build_arguments(build_recipe(raw), tmp_path).max_steps == NO_LIMIT_OF_STEPS
+    raw = raw_recipe(tmp_path, objective={"name": "bart"}, training={"predict_with_generate": True})
+    with pytest.raises(ValueError, match="predict_with_generate: bart has no references"):
+        start(tmp_path, raw)
+
+
+def test_the_prefix_belongs_to_the_sources_of_the_finished_model_too(tmp_path, capsys):
+    raw = raw_recipe(tmp_path)
+    split = {"json": "b.jsonl", "source_prefix": "the mat ", "limit": 3}
+    raw["data"] |= {"train": {"json": "a.jsonl", "source_prefix": "the mat "}, "test": split, "validation": split}
+    raw["evaluation"]["inputs"] = ["a cat"]
+    assert set(start(tmp_path, raw, Console(width=200)).metrics) == {"bleu", "chrf"}
+    assert "a cat ->" in capsys.readouterr().out
+
+
+def test_a_run_of_before_these_options_goes_on(tmp_path):
+    """Its `recipe.yaml` names only the options that there were then."""
+    import yaml
+
+    start(tmp_path, raw_recipe(tmp_path))
+    note = tmp_path / "out" / "recipe.yaml"
+    before = yaml.safe_load(note.read_text())
+    del before["objective"], before["data"]["subwords"], before["data"]["temperature"], before["data"]["train"]["tag"]
+    note.write_text(yaml.safe_dump(before))
+    raw = raw_recipe(tmp_path)
+    raw["training"]["max_steps"] = 8
+    assert start(tmp_path, raw).finished
+    raw["data"]["train"]["tag"] = "<BT>"
+    with pytest.raises(ValueError, match=r"another data\.train"):
+        start(tmp_path, raw)

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
 from tiny_training import pairs, tiny_model, tiny_trainer
 from transduct.training import TransductTrainer
 from transduct.training.schedules import vaswani
-from transduct.training.trainer import pair_lengths
 
 
 class Note(TrainerCallback):
@@ -148,23 +146,6 @@ def test_learns_to_reverse(tmp_path):
     before = trainer.evaluate()["eval_loss"]
     trainer.train()
     assert trainer.evaluate()["eval_loss"] < 0.7 * before
-
-
-def test_lengths_of_pairs():
-    rows = pairs(9)
-    expected = [len(row["input_ids"]) for row in rows], [len(row["labels"]) for row in rows]
-    for dataset in (rows, Dataset.from_list(rows)):
-        source, target = pair_lengths(dataset)
-        assert (source.tolist(), target.tolist()) == expected
-    chosen = Dataset.from_list(rows).select([8, 2])
-    assert pair_lengths(chosen)[0].tolist() == [expected[0][8], expected[0][2]]
-
-
-def test_lengths_need_columns_and_an_end():
-    with pytest.raises(ValueError, match=r"\['text'\]"):
-        pair_lengths(Dataset.from_dict({"text": ["a"]}))
-    with pytest.raises(ValueError, match="this one is a stream"):
-        pair_lengths(Dataset.from_list(pairs(2)).to_iterable_dataset())
 
 
 @pytest.mark.slow

@@ -57,11 +57,17 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
     num_train_epochs: float | None = field(
         default=None, metadata={"help": "Epochs to train (default 3; with max_minutes: as many as fit)."}
     )
-    max_tokens_per_batch: int | None = field(
+    max_tokens_per_batch: int | str | None = field(
         default=None,
         metadata={
             "help": "Batches of at most this many source and target tokens with their padding, instead of "
-            "per_device_train_batch_size rows. Pairs of like length share a batch."
+            "per_device_train_batch_size rows. Pairs of like length share a batch. 'auto': as many as fit (training/fitting.py)."
+        },
+    )
+    packing: bool = field(
+        default=False,
+        metadata={
+            "help": "Lay several pairs end to end in each row of a batch of max_tokens_per_batch, so that little is padding."
         },
     )
     schedule: ScheduleName | None = field(
@@ -112,7 +118,8 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
         self._check_ranges()
         self._prepare_early_stopping()
         super().__post_init__()
-        for name in ("max_tokens_per_batch", "max_minutes", "save_seconds"):
+        self._check_batches()
+        for name in ("max_minutes", "save_seconds"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name}={value} must be positive, or None")
@@ -121,6 +128,21 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
         self._check_schedule()
         check_optimizer(self.optimizer, self.optim, type(self).optim)
         self.check_weight_options()
+
+    def _check_batches(self) -> None:
+        """Budgets are whole numbers or "auto", and leave nothing to the options that make batches of rows."""
+        budget = self.max_tokens_per_batch
+        if isinstance(budget, str) and budget.isdecimal():
+            budget = self.max_tokens_per_batch = int(budget)  # from a command line
+        if budget is None:
+            if self.packing:
+                raise ValueError("packing=True needs max_tokens_per_batch: how many tokens the rows of a batch may hold")
+            return
+        if budget != "auto" and (isinstance(budget, (bool, str)) or int(budget) != budget or budget <= 0):
+            raise ValueError(f'max_tokens_per_batch={budget!r} must be a positive whole number, "auto" or None')
+        for name, unset in (("train_sampling_strategy", "random"), ("dataloader_drop_last", False)):
+            if getattr(self, name) != unset:
+                raise ValueError(f"max_tokens_per_batch={budget} makes batches of its own: leave {name} out")
 
     def _default_rate(self) -> float:
         if self.schedule in ("vaswani", "t5"):

@@ -248,6 +248,11 @@ class EndlessBatches(IterableDataset):
 def endless_loader(trainer: Any) -> DataLoader:
     """The loader of a trainer whose `train_dataset` is an `EndlessData`."""
     args = trainer.args
+    if vars(args).get("packing") or vars(args).get("max_tokens_per_batch") == "auto":
+        raise ValueError(
+            'packing and max_tokens_per_batch="auto" need the lengths of all pairs beforehand, which streams, mixtures and '
+            "examples that are made anew do not have: give max_tokens_per_batch a number, without packing"
+        )
     batching = Batching(
         trainer.data_collator,
         max_tokens=vars(args).get("max_tokens_per_batch"),

@@ -161,7 +161,9 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
     if examples is not None and recipe.without_end is None and _mean_is_known(args, options, notes):
         per_epoch = math.ceil(examples / pairs_per_step)
     steps = _steps(args, per_epoch, None if rate is None else rate / flops_per_step)
-    _say_what_is_missing(notes, args, options, examples, steps, rate)
+    if examples is None and recipe.without_end is None:
+        notes.append("how many training pairs there are is not counted: --examples gives their number")
+    _say_what_is_missing(notes, args, options, steps, rate)
     flops = None if steps is None else float(steps) * flops_per_step
     available = _available(options)
     return Plan(
@@ -354,15 +356,12 @@ def _say_what_is_missing(
     notes: list[str],
     args: TransductTrainingArguments,
     options: PlanOptions,
-    examples: int | None,
     steps: int | None,
     rate: float | None,
 ) -> None:
     for name in ("lora", "freeze"):
         if getattr(args, name) is not None:
             notes.append(f"training.{name}: planned as if all weights were trained, which takes more memory")
-    if examples is None:
-        notes.append("how many training pairs there are is not counted: --examples gives their number")
     if rate is None:
         notes.append("hours need --flops, the peak of one device, or --gpu, its name")
     else:

@@ -6,20 +6,17 @@ ones. The model needs none of this; an unmodified `Seq2SeqTrainer` trains it as 
 
 from typing import Any
 
-import datasets
-import numpy as np
 import torch
-from pyarrow.compute import list_value_length
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
-from transformers.trainer_utils import EvalLoopOutput, has_length
+from transformers.trainer_utils import EvalLoopOutput
 
 from transduct.training.arguments import TransductTrainingArguments
-from transduct.training.batching import TokenBudgetBatchSampler
 from transduct.training.callbacks import ByTheClock
 from transduct.training.endless import EndlessData, endless_loader
 from transduct.training.evaluation import ExactEvaluation
 from transduct.training.faults import watch_for_faults
+from transduct.training.loading import budgeted_loader
 from transduct.training.moving_average import average_in_use
 from transduct.training.options import add_callbacks, choose_optimizer
 from transduct.training.schedules import BudgetedLR, schedule_function
@@ -31,7 +28,7 @@ class TransductTrainer(Seq2SeqTrainer):
     lr_scheduler: Any
 
     def get_train_dataloader(self) -> DataLoader:
-        """The inherited loader; with `max_tokens_per_batch`, one with batches by cost, the same order for the same seed.
+        """The inherited loader; with `max_tokens_per_batch`, batches by cost or packed, in the same order for the same seed.
 
         Raises:
             ValueError: if `label_smoothing_factor` would make the model's own label smoothing or z-loss an ignored option.
@@ -44,25 +41,7 @@ class TransductTrainer(Seq2SeqTrainer):
             choose_optimizer(self)
         if not isinstance(self.args, TransductTrainingArguments) or self.args.max_tokens_per_batch is None:
             return loader
-        source_lengths, target_lengths = pair_lengths(loader.dataset)
-        sampler = TokenBudgetBatchSampler(
-            source_lengths,
-            target_lengths,
-            max_tokens=self.args.max_tokens_per_batch,
-            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
-        )
-        budgeted = DataLoader(
-            loader.dataset,
-            batch_sampler=sampler,
-            collate_fn=loader.collate_fn,
-            num_workers=loader.num_workers,
-            pin_memory=loader.pin_memory,
-            worker_init_fn=loader.worker_init_fn,
-            multiprocessing_context=loader.multiprocessing_context,
-            prefetch_factor=loader.prefetch_factor,
-            persistent_workers=loader.persistent_workers,
-        )
-        return self.accelerator.prepare(budgeted)
+        return budgeted_loader(self, loader)
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
@@ -113,26 +92,3 @@ def refuse_ignored_loss(label_smoothing_factor: float, config: Any) -> None:
             f"label_smoothing_factor={label_smoothing_factor} replaces the model's loss, so its {own} would be ignored; "
             "set label_smoothing in the model's config and leave label_smoothing_factor at 0"
         )
-
-
-def pair_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of each source and of each target of a tokenised data set, two arrays of its length.
-
-    Raises:
-        ValueError: for a data set without a length, or without the columns "input_ids" and "labels".
-    """
-    if not has_length(dataset):
-        raise ValueError("max_tokens_per_batch needs a data set with a length; this one is a stream")
-    present = dataset.column_names if isinstance(dataset, datasets.Dataset) else sorted(dataset[0])
-    if not {"input_ids", "labels"} <= set(present):
-        raise ValueError(f'the data set has the columns {present}; max_tokens_per_batch needs "input_ids" and "labels"')
-    if isinstance(dataset, datasets.Dataset):
-        return _column_lengths(dataset, "input_ids"), _column_lengths(dataset, "labels")
-    lengths = np.array([(len(row["input_ids"]), len(row["labels"])) for row in map(dataset.__getitem__, range(len(dataset)))])
-    return lengths[:, 0], lengths[:, 1]
-
-
-def _column_lengths(dataset: datasets.Dataset, column: str) -> np.ndarray:
-    """Read in pieces, so that a data set on disk is never whole in memory."""
-    pieces = dataset.select_columns([column]).with_format("arrow").iter(batch_size=100_000)
-    return np.concatenate([list_value_length(piece[column]).to_numpy() for piece in pieces])

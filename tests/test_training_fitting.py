@@ -1,0 +1,108 @@
+"""`max_tokens_per_batch: auto`, with limits of memory that are made up."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tiny_training import tiny_trainer
+from transduct.training import fitting
+from transduct.training.fitting import cpu_budget, fits, largest_budget, saved_bytes
+
+LONGEST = np.array([7, 7])
+
+
+@pytest.mark.parametrize("limit", [10, 11, 37, 160, 999, 1000, 5000])
+def test_the_largest_budget_below_any_limit(limit):
+    tried = []
+
+    def below(tokens: int) -> bool:
+        tried.append(tokens)
+        return tokens <= limit
+
+    found = largest_budget(below, 10, 1000)
+    assert found <= min(limit, 1000) <= 1.05 * found + 1
+    assert len(tried) < 16
+    assert max(tried) <= 1000
+
+
+def test_not_even_one_row():
+    with pytest.raises(ValueError, match="a batch of one row of 10 tokens"):
+        largest_budget(lambda tokens: False, 10, 1000)
+
+
+def limited(monkeypatch, rows: int) -> list[int]:
+    """A device on which a step of more than `rows` rows runs out of memory; the numbers of rows tried."""
+    tried, real = [], fitting.trial_step
+
+    def step(trainer, longest, count, backward):
+        tried.append(count)
+        if count > rows:
+            raise torch.OutOfMemoryError("no memory left")
+        real(trainer, longest, count, backward)
+
+    monkeypatch.setattr(fitting, "trial_step", step)
+    return tried
+
+
+def test_a_trial_leaves_nothing_behind(tmp_path, monkeypatch):
+    trainer = tiny_trainer(tmp_path)
+    trainer.model.eval()
+    state = torch.get_rng_state()
+    limited(monkeypatch, 3)
+    assert fits(trainer, LONGEST, 3 * 14 + 13)
+    assert not fits(trainer, LONGEST, 4 * 14)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not trainer.model.training
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+
+
+def test_a_trainer_on_an_accelerator_tries(tmp_path, monkeypatch):
+    trainer = tiny_trainer(tmp_path, max_tokens_per_batch="auto")
+    tried = limited(monkeypatch, 9)
+    monkeypatch.setattr(fitting, "runs_on_cpu", lambda trainer: False)
+    batches = list(trainer.get_train_dataloader())
+    assert max(tried) > 9
+    costs = [batch["input_ids"].numel() + batch["labels"].numel() for batch in batches]
+    assert 0.6 * 9 * 14 < max(costs) <= 0.9 * 9 * 14 + 14
+    note = json.loads((tmp_path / "token_budget.json").read_text())
+    assert max(costs) <= note["max_tokens_per_batch"] <= 9 * 14
+
+
+def test_a_run_that_goes_on_keeps_its_budget(tmp_path):
+    (tmp_path / "token_budget.json").write_text('{"max_tokens_per_batch": 40}')
+    trainer = tiny_trainer(tmp_path, max_tokens_per_batch="auto", packing=True)
+    assert all(batch["input_ids"].numel() + batch["labels"].numel() <= 40 for batch in trainer.get_train_dataloader())
+
+
+def test_what_a_row_keeps_grows_with_rows_and_length(tmp_path):
+    trainer = tiny_trainer(tmp_path)
+    one, two, three = (saved_bytes(trainer, LONGEST, rows) for rows in (1, 2, 3))
+    assert three - two == pytest.approx(two - one, rel=0.02)
+    longer = saved_bytes(trainer, 10 * LONGEST, 2) - saved_bytes(trainer, 10 * LONGEST, 1)
+    assert longer > 9 * (two - one)
+
+
+def test_a_cpu_takes_half_of_what_is_free(tmp_path, monkeypatch):
+    trainer = tiny_trainer(tmp_path)
+    row = saved_bytes(trainer, LONGEST, 2) - saved_bytes(trainer, LONGEST, 1)
+    for rows in (5, 50):
+        monkeypatch.setattr(fitting, "free_memory", lambda rows=rows: 2 * 2 * row * (rows + 0.5))
+        assert cpu_budget(trainer, LONGEST) == pytest.approx(rows * 14, rel=0.03)
+    monkeypatch.setattr(fitting, "free_memory", lambda: row)
+    with pytest.raises(ValueError, match="one row of the longest pairs, 7 and 7 tokens, needs"):
+        cpu_budget(trainer, LONGEST)
+
+
+def test_a_cpu_has_more_memory_than_an_epoch_needs(tmp_path):
+    trainer = tiny_trainer(tmp_path, max_tokens_per_batch="auto", num_train_epochs=1)
+    trainer.train()
+    assert 1 <= trainer.state.global_step <= 3
+
+
+def test_sharded_models_need_a_number(tmp_path):
+    trainer = tiny_trainer(tmp_path, max_tokens_per_batch="auto")
+    trainer.is_fsdp_enabled = True
+    with pytest.raises(ValueError, match="give a number"):
+        trainer.get_train_dataloader()

@@ -1,0 +1,104 @@
+"""The loader of a training on pairs: batches by cost or packed, a fair share for each process."""
+
+from copy import copy
+from typing import Any
+
+import datasets
+import numpy as np
+from accelerate.data_loader import BatchSamplerShard
+from pyarrow.compute import list_value_length
+from torch.utils.data import DataLoader
+from transformers.trainer_utils import has_length
+
+from transduct.training.batching import EpochBatchSampler, TokenBudgetBatchSampler
+from transduct.training.collators import Seq2SeqCollator
+from transduct.training.fitting import fitting_budget
+from transduct.training.packing import PackedBatchSampler, PackedCollator
+
+
+def budgeted_loader(trainer: Any, loader: DataLoader) -> DataLoader:
+    """The trainer's `loader`, which see for data and workers, with the batches that `max_tokens_per_batch` and `packing` ask for.
+
+    Raises:
+        ValueError: for data without lengths, a pair that is too long, and what cannot be packed.
+    """
+    args = trainer.args
+    source, target = pair_lengths(loader.dataset)
+    if not trainer.model.config.is_encoder_decoder:
+        target = np.zeros_like(target)  # the labels of a single stack lie on its inputs
+    lengths = np.stack([source, target])  # (2, pairs)
+    budget = fitting_budget(trainer, lengths) if args.max_tokens_per_batch == "auto" else args.max_tokens_per_batch
+    seed = args.seed if args.data_seed is None else args.data_seed
+    sampler: EpochBatchSampler
+    if args.packing:
+        _check_packing(trainer)
+        packed = PackedBatchSampler(source, target, budget, seed=seed, num_processes=args.world_size)
+        sampler, collate = packed, _packing(trainer, loader.collate_fn, packed.row_lengths)
+    else:
+        sampler = TokenBudgetBatchSampler(source, target, budget, seed=seed, num_processes=args.world_size)
+        collate = loader.collate_fn
+    budgeted = DataLoader(
+        loader.dataset,
+        batch_sampler=sampler,
+        collate_fn=collate,
+        num_workers=loader.num_workers,
+        pin_memory=loader.pin_memory,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )
+    prepared = trainer.accelerator.prepare(budgeted)
+    if isinstance(prepared.batch_sampler, BatchSamplerShard):
+        # a run that goes on inside an epoch sets the epoch of what is below its own sampler, and finds this
+        prepared.batch_sampler.set_epoch = sampler.set_epoch
+    return prepared
+
+
+def _check_packing(trainer: Any) -> None:
+    padding, config = trainer.data_collator, trainer.model.config
+    if config.model_type != "transduct" or not config.is_encoder_decoder:
+        kind = f"a {config.model_type!r} model with is_encoder_decoder={config.is_encoder_decoder}"
+        raise ValueError(
+            f"packing=True needs a transduct encoder-decoder, which keeps segments apart, not {kind}: leave packing out"
+        )
+    if type(padding) is not Seq2SeqCollator or padding.padding == "max_length" or padding.return_tensors != "pt":
+        raise ValueError(
+            "packing=True lays pairs end to end in place of a Seq2SeqCollator that pads to the longest row, which data_collator="
+            f"{type(padding).__name__} is not: give the trainer one, or leave packing out"
+        )
+
+
+def _packing(trainer: Any, collate: Any, row_lengths: tuple[int, int]) -> Any:
+    """`collate`, the trainer's own or one around it that removes columns, with rows packed."""
+    padding = trainer.data_collator
+    multiple = padding.pad_to_multiple_of or 1
+    packed = PackedCollator(padding.tokenizer, row_lengths, padding.model, padding.decoder_start_token_id, multiple)
+    if collate is padding:
+        return packed
+    around = copy(collate)
+    around.data_collator = packed
+    return around
+
+
+def pair_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of each source and of each target of a tokenised data set, two arrays of its length.
+
+    Raises:
+        ValueError: for a data set without a length, or without the columns "input_ids" and "labels".
+    """
+    if not has_length(dataset):
+        raise ValueError("max_tokens_per_batch needs a data set with a length; this one is a stream")
+    present = dataset.column_names if isinstance(dataset, datasets.Dataset) else sorted(dataset[0])
+    if not {"input_ids", "labels"} <= set(present):
+        raise ValueError(f'the data set has the columns {present}; max_tokens_per_batch needs "input_ids" and "labels"')
+    if isinstance(dataset, datasets.Dataset):
+        return _column_lengths(dataset, "input_ids"), _column_lengths(dataset, "labels")
+    lengths = np.array([(len(row["input_ids"]), len(row["labels"])) for row in map(dataset.__getitem__, range(len(dataset)))])
+    return lengths[:, 0], lengths[:, 1]
+
+
+def _column_lengths(dataset: datasets.Dataset, column: str) -> np.ndarray:
+    """Read in pieces, so that a data set on disk is never whole in memory."""
+    pieces = dataset.select_columns([column]).with_format("arrow").iter(batch_size=100_000)
+    return np.concatenate([list_value_length(piece[column]).to_numpy() for piece in pieces])

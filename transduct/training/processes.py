@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
@@ -14,3 +15,27 @@ def decided_by_main(decide: Callable[[], T]) -> T:
     answer: list[Any] = [decide() if PartialState().is_main_process else None]
     broadcast_object_list(answer)
     return answer[0]
+
+
+def keep_tied_weights_together(trainer: Any) -> None:
+    """Let FSDP2 split a model some of whose modules share a weight, as embeddings and the output projection do.
+
+    Accelerate gives embeddings and output projection groups of their own, and FSDP2 refuses a weight that two groups see. Without
+    these groups they belong to the model as a whole, whose weights are together from the start of a step to its end.
+    """
+    accelerator = trainer.accelerator
+    if not trainer.is_fsdp_enabled or accelerator.state.fsdp_plugin.fsdp_version != 2 or "prepare" in vars(accelerator):
+        return
+    prepare = accelerator.prepare
+
+    def prepare_without_groups(*parts: Any, **options: Any) -> Any:
+        models = [part for part in parts if isinstance(part, torch.nn.Module)]
+        for model in models:
+            vars(model).update(get_input_embeddings=lambda: None, get_output_embeddings=lambda: None)
+        try:
+            return prepare(*parts, **options)
+        finally:
+            for model in models:
+                del vars(model)["get_input_embeddings"], vars(model)["get_output_embeddings"]
+
+    vars(accelerator)["prepare"] = prepare_without_groups

@@ -19,6 +19,7 @@ from transduct.training.faults import watch_for_faults
 from transduct.training.loading import budgeted_loader
 from transduct.training.moving_average import average_in_use
 from transduct.training.options import add_callbacks, choose_optimizer
+from transduct.training.processes import keep_tied_weights_together
 from transduct.training.schedules import BudgetedLR, schedule_function
 
 
@@ -33,6 +34,7 @@ class TransductTrainer(Seq2SeqTrainer):
         Raises:
             ValueError: if `label_smoothing_factor` would make the model's own label smoothing or z-loss an ignored option.
         """
+        keep_tied_weights_together(self)
         refuse_ignored_loss(self.args.label_smoothing_factor, self.model.config)
         if isinstance(self.train_dataset, EndlessData):
             return endless_loader(self)
@@ -77,6 +79,7 @@ class TransductTrainer(Seq2SeqTrainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """The inherited loop, with the loss per target token and ids that can be decoded; see `evaluation.py`."""
+        keep_tied_weights_together(self)
         name = f"{self.state.global_step}{metric_key_prefix.removeprefix('eval').replace('_', '-')}"
         stream = name if description == "Evaluation" else None
         with ExactEvaluation(self, dataloader.dataset, stream) as exact, average_in_use(self):

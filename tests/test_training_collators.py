@@ -90,6 +90,13 @@ def test_labels_of_none_are_no_labels():
     assert "labels" not in Seq2SeqCollator(Tokenizer(), model=model())(rows)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_prefix_mask_is_padded_as_its_input(side):
+    rows = [{"input_ids": [5, 6, 7], "prefix_mask": [1, 1, 0]}, {"input_ids": [5, 1], "prefix_mask": np.array([1, 0])}]
+    batch = Seq2SeqCollator(Tokenizer(side))(rows)
+    assert batch["prefix_mask"].tolist() == [[1, 1, 0], [0, 1, 0] if side == "left" else [1, 0, 0]]
+
+
 def test_numpy():
     batch = Seq2SeqCollator(Tokenizer(), decoder_start_token_id=2, return_tensors="np")(ROWS)
     assert isinstance(batch["labels"], np.ndarray)

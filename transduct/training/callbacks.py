@@ -1,4 +1,4 @@
-"""What happens between two steps: stop when the time is up, checkpoint by the clock and on a signal, show the progress."""
+"""What happens between two steps: stop when the time is up, checkpoint by the clock and on a signal."""
 
 import signal
 import time
@@ -8,11 +8,8 @@ from types import FrameType
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from transduct.training.batching import TokenBudgetBatchSampler
 from transduct.training.schedules import BudgetedLR
 
 
@@ -113,119 +110,3 @@ class EarlyStopping(EarlyStoppingCallback):
         super().on_train_begin(args, state, control, **kwargs)
         saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         self.early_stopping_patience_counter = saved["attributes"]["early_stopping_patience_counter"]
-
-
-class ShowProgress(TrainerCallback):
-    """A bar with loss, learning rate, tokens per second and the time left; where there is no terminal, a line now and then.
-
-    Tokens are source and target tokens without padding. They are known with token-budget batches only; otherwise the rate
-    is given in steps.
-    """
-
-    def __init__(self, console: Console | None = None, seconds_between_lines: float = 15.0):
-        self.console = console or Console()
-        self.seconds_between_lines = seconds_between_lines
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-        self._evaluation: TaskID | None = None
-        self._numbers: dict[str, float] = {}
-        self._tokens_per_step = 0.0
-        self._mark = self._line_at = 0.0  # clock at the last log, and at the last line
-        self._mark_step = 0
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if not state.is_world_process_zero:
-            return
-        self._tokens_per_step = _tokens_per_step(kwargs["train_dataloader"], args)
-        self._mark, self._mark_step = time.monotonic(), state.global_step
-        self._start("training")
-
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs=None, **kwargs: Any):
-        if not state.is_world_process_zero or not logs or "loss" not in logs:
-            return
-        now, steps = time.monotonic(), state.global_step - self._mark_step
-        self._numbers = {"loss": logs["loss"], "rate": logs["learning_rate"], "steps": steps / max(now - self._mark, 1e-9)}
-        self._mark, self._mark_step = now, state.global_step
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if not state.is_world_process_zero or self._bar is None or self._task is None:
-            return
-        share = _share_done(state, kwargs["lr_scheduler"])
-        text = self._text(state.global_step)
-        if self.console.is_terminal:
-            self._bar.update(self._task, completed=min(share, 1.0), numbers=text)
-        elif self._numbers and time.monotonic() - self._line_at >= self.seconds_between_lines:
-            self._line_at = time.monotonic()
-            self.console.print(f"{share:4.0%}  {text}", highlight=False, soft_wrap=True)
-
-    def _text(self, step: int) -> str:
-        if not self._numbers:
-            return f"step {step:,}"
-        steps = self._numbers["steps"]
-        speed = f"{steps * self._tokens_per_step:,.0f} tokens/s" if self._tokens_per_step else f"{steps:,.2f} steps/s"
-        return f"step {step:,}  loss {self._numbers['loss']:.4f}  learning rate {self._numbers['rate']:.2e}  {speed}"
-
-    def on_prediction_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        if not state.is_world_process_zero:
-            return
-        if self._evaluation is None:
-            self._evaluation = self._start("evaluation", total=len(kwargs["eval_dataloader"]))
-        if self._bar is not None:
-            self._bar.advance(self._evaluation)
-
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics=None, **kwargs: Any):
-        self._end_evaluation()
-        if state.is_world_process_zero and metrics:
-            timing = ("runtime", "per_second", "time", "epoch")
-            kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if not name.endswith(timing)}
-            figures = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in kept.items())
-            self.console.print(f"step {state.global_step:,}  validation: {figures}", highlight=False, soft_wrap=True)
-
-    def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics=None, **kwargs: Any):
-        self._end_evaluation()
-
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        self._close()
-
-    def _start(self, what: str, total: float = 1.0) -> TaskID:
-        if self._bar is None:
-            columns = (
-                SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.percentage:>3.0f}%"),
-                TimeElapsedColumn(),
-                TextColumn("{task.fields[numbers]}"),
-            )
-            self._bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
-            self._bar.start()
-        task = self._bar.add_task(what, total=total, numbers="")
-        if what == "training":
-            self._task = task
-        return task
-
-    def _end_evaluation(self) -> None:
-        if self._bar is not None and self._evaluation is not None:
-            self._bar.remove_task(self._evaluation)
-            self._evaluation = None
-            if self._task is None:
-                self._close()
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        self._bar = self._task = self._evaluation = None
-
-
-def _tokens_per_step(loader: Any, args: TrainingArguments) -> float:
-    """Source and target tokens of an update without padding, the mean of an epoch; 0 where the batches have no budget."""
-    sampler = loader.batch_sampler
-    while sampler is not None and not isinstance(sampler, TokenBudgetBatchSampler):
-        sampler = vars(sampler).get("batch_sampler")
-    if sampler is None:
-        return 0.0
-    return float(sampler.lengths.sum()) / len(sampler) * args.gradient_accumulation_steps * args.world_size
-
-
-def _share_done(state: TrainerState, scheduler: Any) -> float:
-    return scheduler.progress if isinstance(scheduler, BudgetedLR) else state.global_step / max(state.max_steps, 1)

@@ -21,6 +21,7 @@ _ZERO_PADDED = (
     "decoder_position_ids",
     "segment_ids",
     "decoder_segment_ids",
+    "prefix_mask",
 )
 
 

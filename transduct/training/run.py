@@ -39,12 +39,13 @@ from transduct.training.building import (
     build_model,
     build_tokenizer,
 )
-from transduct.training.callbacks import EarlyStopping, SaveLastStep, ShowProgress, StopOnSignal
+from transduct.training.callbacks import EarlyStopping, SaveLastStep, StopOnSignal
 from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
 from transduct.training.endless import EndlessData
 from transduct.training.final import SavedModel, measure, save_finished, show
 from transduct.training.options import described_average, finish_at
 from transduct.training.processes import decided_by_main
+from transduct.training.progress import ShowProgress
 from transduct.training.recipe import Recipe, build_recipe
 from transduct.training.recipe_data import model_kind
 from transduct.training.report import REPORT, Sample, report_run

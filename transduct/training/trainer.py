@@ -21,6 +21,7 @@ from transduct.training.moving_average import average_in_use
 from transduct.training.options import add_callbacks, choose_optimizer
 from transduct.training.processes import keep_tied_weights_together
 from transduct.training.schedules import BudgetedLR, schedule_function
+from transduct.training.throughput import TokenCounter
 
 
 class TransductTrainer(Seq2SeqTrainer):
@@ -36,6 +37,8 @@ class TransductTrainer(Seq2SeqTrainer):
         """
         keep_tied_weights_together(self)
         refuse_ignored_loss(self.args.label_smoothing_factor, self.model.config)
+        if isinstance(self.args, TransductTrainingArguments):
+            TokenCounter.watch(self)
         if isinstance(self.train_dataset, EndlessData):
             return endless_loader(self)
         loader = super().get_train_dataloader()

@@ -1,0 +1,61 @@
+"""What a training shows of itself."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+from transformers import PrinterCallback, Seq2SeqTrainingArguments
+
+from tiny_training import tiny_trainer
+from transduct.training.progress import ShowProgress, time_left
+
+
+def shown(terminal: bool, tmp_path, **options) -> str:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=200)
+    defaults = dict(max_steps=30, logging_strategy="steps", logging_steps=5)
+    if "kind" not in options:
+        defaults |= dict(max_tokens_per_batch=40, schedule="constant")
+    trainer = tiny_trainer(tmp_path, metrics=lambda prediction: {"word_error": 0.25}, **{**defaults, **options})
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(ShowProgress(console, seconds_between_lines=0.0))
+    trainer.train()
+    return console.file.getvalue()
+
+
+def test_lines_without_a_terminal(tmp_path):
+    lines = shown(False, tmp_path).splitlines()
+    figures = r"loss \d+\.\d{4}  learning rate \d\.\d\de-\d\d  [\d,]+ source and [\d,]+ target tokens/s  padding \d+\.\d%"
+    pattern = rf" *\d+%  step \d+  {figures}  \d:\d\d:\d\d left"
+    assert len(lines) > 10
+    assert all(re.fullmatch(pattern, line) for line in lines)
+    assert lines[-1].startswith("100%  step 30")
+
+
+def test_steps_are_counted_where_tokens_are_not(tmp_path):
+    options = dict(per_device_train_batch_size=8, kind=Seq2SeqTrainingArguments)
+    text = shown(False, tmp_path, **options)
+    assert "steps/s" in text
+    assert "tokens/s" not in text
+
+
+def test_a_bar_on_a_terminal(tmp_path):
+    text = shown(True, tmp_path)
+    assert "training" in text
+    assert "tokens/s" in text
+    assert "100%" in text
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_evaluation_is_reported(tmp_path, terminal):
+    options = dict(eval_strategy="steps", eval_steps=10, predict_with_generate=True, generation_max_length=4)
+    text = shown(terminal, tmp_path, **options)
+    assert len(re.findall(r"step \d0  validation: loss \d\.\d{4}, word error 0\.2500", text)) == 3
+
+
+def test_time_left_of_runs_in_one_and_in_several_starts():
+    assert time_left(60, 0.0, 0.25) == "0:03:00"
+    assert time_left(60, 0.5, 0.75) == "0:01:00"
+    assert time_left(7200, 0.0, 0.5) == "2:00:00"
+    assert time_left(5, 0.0, 1.0) == "0:00:00"
+    assert time_left(5, 0.5, 0.5) == "unknown time"

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from transduct.training.adapters import is_adapted, with_weights_of
 from transduct.training.averaging import AverageAtEnd
+from transduct.training.extras import GuidedAlignment, RDrop, WordDropout
 from transduct.training.moving_average import MovingAverage
 from transduct.training.optimizers import OptimizerName, optimizer_of
 
@@ -75,6 +76,15 @@ class WeightOptions:
                 raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1): the share of tokens that are hidden")
         if self.word_dropout_by not in ("unk", "zero"):
             raise ValueError(f"word_dropout_by={self.word_dropout_by!r} must be 'unk' or 'zero'")
+        self._check_alignment()
+
+    def _check_alignment(self) -> None:
+        if self.guided_alignment is None:
+            return
+        unknown = set(self.guided_alignment) - {"weight", "layer", "head"}
+        if unknown:
+            raise ValueError(f"guided_alignment.{min(unknown)} is unknown; its keys are weight, layer and head")
+        vars(self)["remove_unused_columns"] = False  # the column of alignments is no argument of the model
 
     def _check_average(self) -> None:
         if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
@@ -118,6 +128,12 @@ def add_callbacks(trainer: Any) -> None:
     """Give a trainer the callbacks that its arguments ask for; those that it has already stay. Called before each training."""
     args: WeightOptions = trainer.args
     present = {type(callback) for callback in trainer.callback_handler.callbacks}
+    if args.r_drop and RDrop not in present:
+        trainer.add_callback(RDrop(args.r_drop))
+    if args.guided_alignment is not None and GuidedAlignment not in present:
+        trainer.add_callback(GuidedAlignment(**args.guided_alignment))
+    if (args.word_dropout or args.target_word_dropout) and WordDropout not in present:
+        trainer.add_callback(WordDropout(args.word_dropout, args.target_word_dropout, args.word_dropout_by))
     if args.ema_decay is not None and MovingAverage not in present:
         trainer.add_callback(MovingAverage(trainer, args.ema_decay, args.ema_warmup, args.ema_finish))
     if AverageAtEnd not in present and (args.average_checkpoints is not None or args.average_best is not None):

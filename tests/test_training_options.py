@@ -63,6 +63,7 @@ def test_the_moving_average_over_two_starts(tmp_path):
     assert torch.equal(model_of(tmp_path), first)
 
 
+@pytest.mark.slow
 def test_adapters_are_merged_and_kept(tmp_path):
     base = tmp_path / "base"
     start(tmp_path)
@@ -76,6 +77,7 @@ def test_adapters_are_merged_and_kept(tmp_path):
     assert torch.equal(model_of(tmp_path), first)
 
 
+@pytest.mark.slow
 def test_frozen_parts_of_a_run(tmp_path):
     start(tmp_path)
     base = (tmp_path / "out" / "model").rename(tmp_path / "base")

@@ -162,20 +162,24 @@ def test_variations_are_new_each_time_and_the_same_again():
 
 
 # ---- in a trainer ----------------------------------------------------------------------------------------------------
-def train(folder, part, steps, resume=None, **options):
+def trainer_of(folder, part, steps, **options):
     model = tiny_model()
     arguments = dict(
         output_dir=str(folder), use_cpu=True, report_to="none", disable_tqdm=True, logging_strategy="no", seed=7,
         save_strategy="steps", save_steps=4, max_steps=steps, schedule="constant", learning_rate=0.01,
     )  # fmt: skip
-    trainer = TransductTrainer(
+    return TransductTrainer(
         model,
         TransductTrainingArguments(**{**arguments, **options}),
         train_dataset=EndlessData([part], block_rows=10, seed=7),
         data_collator=Seq2SeqCollator(Tokenizer(), model=model),
     )
+
+
+def train(folder, part, steps, resume=None, **options):
+    trainer = trainer_of(folder, part, steps, **options)
     trainer.train(resume_from_checkpoint=resume)
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
 @pytest.mark.parametrize("options", [dict(max_tokens_per_batch=40), dict(per_device_train_batch_size=4)])
@@ -185,3 +189,15 @@ def test_a_resumed_training_equals_a_straight_one(tmp_path, options):
     train(tmp_path / "twice", part, 4, gradient_accumulation_steps=2, **options)
     checkpoint = str(tmp_path / "twice" / "checkpoint-4")
     assert torch.equal(train(tmp_path / "twice", part, 10, checkpoint, gradient_accumulation_steps=2, **options), straight)
+
+
+def test_options_of_the_arguments_act_here_too(tmp_path):
+    trainer = trainer_of(tmp_path, mapped(24), 2, optimizer="adafactor")
+    trainer.train()
+    optimizer = trainer.optimizer
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    assert type(optimizer).__name__ == "Adafactor"
+    for options in (dict(packing=True, max_tokens_per_batch=40), dict(max_tokens_per_batch="auto")):
+        with pytest.raises(ValueError, match="need the lengths of all pairs beforehand"):
+            trainer_of(tmp_path, mapped(24), 2, **options).train()

@@ -39,11 +39,10 @@ class TransductTrainer(Seq2SeqTrainer):
         refuse_ignored_loss(self.args.label_smoothing_factor, self.model.config)
         if isinstance(self.args, TransductTrainingArguments):
             TokenCounter.watch(self)
+            choose_optimizer(self)
         if isinstance(self.train_dataset, EndlessData):
             return endless_loader(self)
         loader = super().get_train_dataloader()
-        if isinstance(self.args, TransductTrainingArguments):
-            choose_optimizer(self)
         if not isinstance(self.args, TransductTrainingArguments) or self.args.max_tokens_per_batch is None:
             return loader
         return budgeted_loader(self, loader)

@@ -153,7 +153,7 @@ def inputs_key(split: SplitSource, folder: Path) -> Any:
     """What tells whether the rows of a split may have changed: of files their size and time, of a data set its fingerprint."""
     if split.dataset is not None:
         opened = open_dataset(split, folder)
-        return opened._fingerprint
+        return opened._fingerprint if isinstance(opened, Dataset) else "read in part, which has none"
     if split.function is not None:
         return _state(function_file(split.function, folder)[0])
     named = [vars(split)[name] for name in ("source", "target", *FILES) if vars(split)[name] is not None]

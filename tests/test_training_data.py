@@ -82,6 +82,17 @@ def test_a_file_that_was_cut_is_made_anew(tmp_path, tokenizer, made):
     assert len(made) == 3
 
 
+def test_what_was_begun_and_never_finished_is_deleted(tmp_path, tokenizer):
+    write(tmp_path, GOOD)
+    start(tmp_path, PairEncoder(tokenizer, SPLIT))
+    (file,) = (tmp_path / "out").glob("*.arrow")
+    mine, others = (tmp_path / "out" / f"train-0123456789abcdef.arrow.{process}.part" for process in (0, 1))
+    mine.touch(), others.touch()  # another process may still be writing
+    file.unlink()
+    start(tmp_path, PairEncoder(tokenizer, SPLIT))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {file.name, file.with_suffix(".json").name, others.name}
+
+
 def test_what_a_function_yields_is_asked_for_each_time(tmp_path, tokenizer, made):
     (tmp_path / "f.py").write_text("from pathlib import Path\ndef f(file):\n    yield Path(file).read_text(), 'a'\n")
     split = SplitSource(function="f.py:f", arguments={"file": str(tmp_path / "hidden")})

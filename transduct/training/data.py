@@ -109,7 +109,7 @@ def _make(path: Path, split: SplitSource, folder: Path, encoder: Encoder, bad_ro
     if not _write(path, usable(encoder(counted()), bad_rows, skipped), encoder):
         raise ValueError(f"no usable row in {split}" + (f": {skipped}" if skipped else ""))
     note = {"rows": rows, "counts": skipped.counts, "first": skipped.first, "bytes": path.stat().st_size}
-    part = _note_of(path).with_suffix(".part")
+    part = _part_of(_note_of(path))
     part.write_text(json.dumps(note), encoding="utf-8")
     part.replace(_note_of(path))
     return note
@@ -118,7 +118,7 @@ def _make(path: Path, split: SplitSource, folder: Path, encoder: Encoder, bad_ro
 def _write(path: Path, examples: Iterable[Example], encoder: Encoder) -> int:
     """Writes beside the place and moves there, so that the file is never half written. Returns the number of examples."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
+    part = _part_of(path)
     try:
         with ArrowWriter(path=str(part), features=encoder.features) as writer:
             for example in examples:
@@ -143,10 +143,17 @@ def _read_note(path: Path) -> dict[str, Any] | None:
     return values if values["bytes"] == path.stat().st_size else None
 
 
+def _part_of(path: Path) -> Path:
+    """Where a file is written first; several processes that share a folder may be writing the same one."""
+    return path.with_name(f"{path.name}.{PartialState().process_index}.part")
+
+
 def _delete_others(path: Path, name: str) -> None:
-    for old in path.parent.glob(f"{name}-{'?' * 16}.*"):
-        if old.stem != path.stem:
-            old.unlink(missing_ok=True)
+    """What was made of other data, and what this process began and never finished."""
+    for pattern in ("arrow", "json", f"*.{PartialState().process_index}.part"):
+        for old in path.parent.glob(f"{name}-{'?' * 16}.{pattern}"):
+            if old.stem != path.stem:
+                old.unlink(missing_ok=True)
 
 
 def inputs_key(split: SplitSource, folder: Path) -> Any:

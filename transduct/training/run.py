@@ -226,10 +226,13 @@ def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Co
     saved = SavedModel(output / "model", trainer.args.device, like, AUTO_CLASSES[model_kind(recipe.objective)])
     metrics, samples = None, list[Sample]()
     if recipe.data.test is not None:
-        test = RunData(recipe, output / "data", trainer.args.seed, console).test(saved.tokenizer)
+        data = RunData(recipe, output / "data", trainer.args.seed, console)
         if recipe.objective.of_pairs:
+            test = data.test(saved.tokenizer)
             metrics, samples = measure(saved, test, recipe.evaluation, console)
         else:
+            with trainer.args.main_process_first(desc="preparing the test data"):
+                test = data.test(saved.tokenizer)
             metrics = {"loss": trainer.evaluate(test, metric_key_prefix="test")["test_loss"]}
         note = {"metrics": metrics, "examples": len(test), "steps": trainer.state.global_step}
         if trainer.is_world_process_zero():

@@ -21,11 +21,13 @@ def keep_tied_weights_together(trainer: Any) -> None:
     """Let FSDP2 split a model some of whose modules share a weight, as embeddings and the output projection do.
 
     Accelerate gives embeddings and output projection groups of their own, and FSDP2 refuses a weight that two groups see. Without
-    these groups they belong to the model as a whole, whose weights are together from the start of a step to its end.
+    these groups they belong to the model as a whole, whose weights are together from the start of a step to its end. Put together
+    for saving, what was one weight is several copies; one of them is saved.
     """
     accelerator = trainer.accelerator
     if not trainer.is_fsdp_enabled or accelerator.state.fsdp_plugin.fsdp_version != 2 or "prepare" in vars(accelerator):
         return
+    trainer.model._keys_to_ignore_on_save = set(trainer.model.all_tied_weights_keys)
     prepare = accelerator.prepare
 
     def prepare_without_groups(*parts: Any, **options: Any) -> Any:

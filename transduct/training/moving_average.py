@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from transduct.training.checkpoints import SavesState, WholeCheckpoints
-from transduct.training.weights import copy_whole, exchanged, refuse_flat_weights, reshard, training_was_stopped, whole
+from transduct.training.weights import copy_each, copy_whole, exchanged, refuse_flat_weights, reshard, training_was_stopped, whole
 
 AVERAGE = "moving_average.safetensors"
 """File in a checkpoint: the average by the names of the parameters, and in its metadata the number of updates."""
@@ -117,7 +117,7 @@ class MovingAverage(TrainerCallback, SavesState):
         if checkpoint is not None:
             self.load(checkpoint)
         reshard(self.trainer.model)
-        torch._foreach_copy_(self.weights, self.averages)
+        copy_each(self.weights, self.averages)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         if self.finishes and not training_was_stopped(self.trainer):

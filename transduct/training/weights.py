@@ -1,6 +1,6 @@
 """Weights in and out of a model in training, which may be sharded over processes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,21 +66,27 @@ def copy_whole(place: torch.Tensor, tensor: torch.Tensor) -> None:
         place.copy_(tensor)
 
 
+def copy_each(places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Copy values into places that are sharded alike; torch's `_foreach_copy_` does not know sharded tensors."""
+    for place, value in zip(places, values, strict=True):
+        place.copy_(value)
+
+
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """All of a tensor that may be sharded; every process calls this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 @contextmanager
-def exchanged(model: nn.Module, places: list[torch.Tensor], values: list[torch.Tensor]) -> Iterator[None]:
+def exchanged(model: nn.Module, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> Iterator[None]:
     """Inside, parameters hold other values; afterwards what they held before, bit by bit."""
     reshard(model)
     with torch.no_grad():
         kept = [place.detach().clone() for place in places]
-        torch._foreach_copy_(places, values)
+        copy_each(places, values)
     try:
         yield
     finally:
         reshard(model)
         with torch.no_grad():
-            torch._foreach_copy_(places, kept)
+            copy_each(places, kept)

@@ -185,6 +185,7 @@ def test_every_value_has_its_source(name):
     """Each line of model, objective and training says where its value is from, or is one of those that no paper gives."""
     of_the_run = {
         "save_strategy",
+        "save_steps",
         "save_total_limit",
         "eval_strategy",
         "eval_steps",

@@ -30,7 +30,7 @@ def rank() -> int:
 
 class Words(Tokenizer):
     def batch_decode(self, ids, skip_special_tokens):
-        return [" ".join(str(id) for id in row if id > 2) for row in ids]
+        return [" ".join(str(int(id)) for id in row if id > 2) for row in ids]
 
 
 def weights(trainer: Any) -> torch.Tensor:

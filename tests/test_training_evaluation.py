@@ -9,6 +9,7 @@ from transformers import Seq2SeqTrainer
 
 from tiny_training import Tokenizer, pairs, tiny_model, tiny_trainer
 from transduct.training import Seq2SeqCollator
+from transduct.training.evaluation import RowCount
 
 
 def never_ending_model():
@@ -123,3 +124,28 @@ def test_the_inherited_loop_depends_on_the_batch_size():
         loader = trainer.get_eval_dataloader()
         losses.add(round(Seq2SeqTrainer.evaluation_loop(trainer, loader, "test").metrics["eval_loss"], 5))
     assert len(losses) == 2
+
+
+class Accelerator:
+    """As many processes as wanted, of which this is one."""
+
+    def __init__(self, processes: int, index: int):
+        self.num_processes, self.process_index = processes, index
+        self.gradient_state = type("State", (), {"end_of_dataloader": False, "remainder": -1})()
+
+
+@pytest.mark.parametrize("total", range(1, 26))
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_rows_without_padding_are_the_data_set(total, processes):
+    """Every row is in one process's batch, and the gathered arrays of all steps end where the data set ends."""
+    size, kept = 4, []
+    counts = [RowCount(Accelerator(processes, index), range(total)) for index in range(processes)]
+    steps = -(-total // (size * processes))
+    for step in range(steps):
+        rows = min(size, total - step * size) if processes == 1 else size
+        for index, count in enumerate(counts):
+            start = (step * processes + index) * size
+            kept += range(start, start + count.take(rows))
+    assert kept == list(range(total))
+    gathered = torch.arange(steps * size * processes if processes > 1 else total)
+    assert counts[0].without_padding(gathered).tolist() == list(range(total))

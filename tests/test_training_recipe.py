@@ -188,6 +188,8 @@ def test_a_mixture_and_an_objective():
     assert recipe.without_end == "made anew each time (span_corruption)"
     assert (recipe.objective.density, recipe.objective.inputs_length) == (0.2, 512)
     assert build_recipe(SMALL).without_end is None
+    tasks = build_recipe(changed("data.train", [PARTS[0], {**TEXT, "objective": {"name": "bart"}}]))
+    assert [tasks.objective_of(part).name for part in tasks.data.parts] == ["seq2seq", "bart"]
     assert build_recipe(changed("data.train.streaming", True)).without_end == "a stream"
 
 

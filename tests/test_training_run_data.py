@@ -64,10 +64,17 @@ MIXTURE = {
     "cap": 20,
 }
 MIXED_STREAMS = {"train": [{"json": "a.jsonl", "weight": 1, "streaming": True}, {"json": "b.jsonl", "weight": 3}]}
+TASKS = {
+    "train": [{"json": "a.jsonl"}, {"json": "b.jsonl", "objective": {"name": "span_corruption", "inputs_length": 12}}],
+    "validation": {"json": "b.jsonl"},
+}
 SUBWORDS = {"subwords": {"dropout": 0.3}}
 
 
-@pytest.mark.parametrize("data", [STREAM, MIXTURE, MIXED_STREAMS, SUBWORDS], ids=["stream", "mixture", "streams", "subwords"])
+KINDS = {"stream": STREAM, "mixture": MIXTURE, "streams": MIXED_STREAMS, "tasks": TASKS, "subwords": SUBWORDS}
+
+
+@pytest.mark.parametrize("data", KINDS.values(), ids=KINDS)
 def test_a_run_that_was_stopped_equals_a_straight_one(tmp_path, data):
     final = []
     for stops in ([6], [3, 6]):

@@ -104,15 +104,15 @@ class PairEncoder:
         for some in in_pieces(rows, ROWS_AT_ONCE):
             pairs = [(row, target) for row in some for target in row.targets[: 1 if self.keep_texts == "all" else None]]
             sources = self.encode_sources([row.source for row, _ in pairs])
-            targets = self.tokenizer(text_target=[target for _, target in pairs])["input_ids"]
+            targets = self.tokenizer(text_target=[target for _, target in pairs], return_attention_mask=False)["input_ids"]
             for (row, target), source_ids, target_ids in zip(pairs, sources, targets, strict=True):
                 example = {"input_ids": source_ids, "labels": self.around.before_target + target_ids}
                 yield self._too_long(row, example) or example | self._texts(row, target)
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of sources as the model is given them."""
-        encoded = self.tokenizer([self.around.text + text for text in texts])["input_ids"]
-        return [self.around.before_source + ids for ids in encoded]
+        encoded = self.tokenizer([self.around.text + text for text in texts], return_attention_mask=False)["input_ids"]
+        return [self.around.before_source + ids for ids in encoded] if self.around.before_source else encoded
 
     def _texts(self, row: Row, target: str) -> Example:
         if self.keep_texts == "all":
@@ -198,7 +198,9 @@ class DocumentEncoder:
     def __call__(self, rows: Iterable[Row]) -> Iterator[Example | BadRow]:
         rest: list[int] = []
         for some in in_pieces(rows, ROWS_AT_ONCE):
-            for ids in self.tokenizer([row.source for row in some], add_special_tokens=False)["input_ids"]:
+            for ids in self.tokenizer([row.source for row in some], add_special_tokens=False, return_attention_mask=False)[
+                "input_ids"
+            ]:
                 text = rest + ids if self.join else ids
                 whole = len(text) - len(text) % self.text_tokens if self.join else len(text)
                 for start in range(0, whole, self.text_tokens):

@@ -151,7 +151,7 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
     checkpointing = _checkpointing(args)
     need = needs(model, (passes * rows, source, target), optimizer, half, checkpointing, averages=int(args.ema_decay is not None))
     examples = options.examples
-    if examples is None and recipe.objective.of_pairs:
+    if examples is None and all(recipe.objective_of(part).of_pairs for part in recipe.data.parts):
         examples = count_pairs(recipe.data.parts, recipe.folder)
     pairs_per_step = rows * options.gpus * args.gradient_accumulation_steps
     flops_per_step = passes * pairs_per_step * training_flops(describe(model), source, target, checkpointing)

@@ -78,7 +78,12 @@ class Recipe:
             return "a stream"
         if self.data.subwords is not None:
             return "segmented anew each time (data.subwords)"
-        return None if self.objective.of_pairs else f"made anew each time ({self.objective.name})"
+        objective = self.objective_of(self.data.parts[0])
+        return None if objective.of_pairs else f"made anew each time ({objective.name})"
+
+    def objective_of(self, split: SplitSource) -> ObjectiveSection:
+        """What is made of the rows of a split: its own objective, or the recipe's."""
+        return split.objective or self.objective
 
 
 def load_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
@@ -105,7 +110,7 @@ def build_recipe(raw: Mapping[str, Any]) -> Recipe:
     """The checked recipe of a nested mapping."""
     values = checked(raw, Recipe, "")
     values["objective"] = build_objective(values.get("objective") or {})
-    values["data"] = build_data(values["data"], documents=not values["objective"].of_pairs)
+    values["data"] = build_data(values["data"], values["objective"])
     values["evaluation"] = EvaluationSection(**checked(values.get("evaluation") or {}, EvaluationSection, "evaluation"))
     _check_evaluation(values["evaluation"], values["objective"])
     if values.get("threads") is not None:

@@ -79,6 +79,8 @@ class SplitSource:
     """What messages call this part of a mixture."""
     weight: float | None = None
     """How often rows of this part of a mixture are drawn, relative to the others'; None: by its number of rows."""
+    objective: "ObjectiveSection | None" = None
+    """What is made of the rows of this part, where it is not the recipe's `objective`: a mixture of tasks."""
 
     def __str__(self) -> str:
         """The name in messages."""
@@ -159,39 +161,47 @@ class ObjectiveSection:
         return self.name == "seq2seq"
 
 
-def build_data(raw: Any, documents: bool) -> DataSection:
-    """The checked section; `documents`: the recipe has an objective."""
+def build_data(raw: Any, objective: ObjectiveSection) -> DataSection:
+    """The checked section of a recipe with this objective."""
     values = checked(raw, DataSection, "data")
-    values["train"] = _build_train(values["train"], documents)
+    values["train"] = _build_train(values["train"], objective)
     for name in SPLITS[1:]:
         if values.get(name) is not None:
-            values[name] = _build_split(values[name], f"data.{name}", documents)
+            values[name] = _build_split(values[name], f"data.{name}", objective)
             _check_part_of_no_mixture(values[name], f"data.{name}")
+            if values[name].objective is not None:
+                raise ValueError(f"data.{name}.objective: only training data have their own; this is the recipe's objective")
             if values[name].streaming:
                 raise ValueError(f"data.{name}.streaming: only training data are streamed; an evaluation needs its last row")
     if values.get("subwords") is not None:
         values["subwords"] = SubwordSection(**checked(values["subwords"], SubwordSection, "data.subwords"))
     data = DataSection(**values)
-    _check_data(data, documents)
+    _check_data(data, documents=all(not (part.objective or objective).of_pairs for part in data.parts))
     return data
 
 
-def _build_train(raw: Any, documents: bool) -> SplitSource | list[SplitSource]:
+def _build_train(raw: Any, objective: ObjectiveSection) -> SplitSource | list[SplitSource]:
     if not isinstance(raw, list):
-        train = _build_split(raw, "data.train", documents)
+        train = _build_split(raw, "data.train", objective)
         _check_part_of_no_mixture(train, "data.train")
         return train
     if len(raw) < 2:
         raise ValueError(f"data.train is a list of {len(raw)}: a mixture needs two sources or more")
-    parts = [_build_split(part, f"data.train[{i}]", documents) for i, part in enumerate(raw)]
+    parts = [_build_split(part, f"data.train[{i}]", objective) for i, part in enumerate(raw)]
     names = [str(part) for part in parts]
     if doubled := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"data.train has two parts called {doubled[0]!r}: give each a name")
     return parts
 
 
-def _build_split(raw: Any, path: str, documents: bool) -> SplitSource:
+def _build_split(raw: Any, path: str, objective: ObjectiveSection) -> SplitSource:
     split = SplitSource(**checked(raw, SplitSource, path))
+    if split.objective is not None:
+        split.objective = build_objective(split.objective, f"{path}.objective")
+        if (kind := model_kind(split.objective)) != model_kind(objective):
+            names = f"{split.objective.name} trains a {kind}, but {objective.name} a {model_kind(objective)}"
+            raise ValueError(f"{path}.objective: {names}")
+    documents = not (split.objective or objective).of_pairs
     ways = [name for name in FILES if vars(split)[name] is not None]
     if split.source is not None or split.target is not None:
         if split.source is None or split.target is None:
@@ -305,18 +315,18 @@ OBJECTIVES: Mapping[str, tuple[str, ...]] = {
 """The names of objectives and the fields that each has beside `inputs_length` and `join`."""
 
 
-def build_objective(raw: Any) -> ObjectiveSection:
+def build_objective(raw: Any, path: str = "objective") -> ObjectiveSection:
     """The checked section; the objective itself checks its numbers when it meets the tokenizer."""
-    objective = ObjectiveSection(**checked(raw, ObjectiveSection, "objective"))
+    objective = ObjectiveSection(**checked(raw, ObjectiveSection, path))
     if objective.name not in OBJECTIVES:
-        raise ValueError(f"objective.name={objective.name!r} is unknown; choose one of {', '.join(OBJECTIVES)}")
-    check_count(objective.inputs_length, "objective.inputs_length", 4)
+        raise ValueError(f"{path}.name={objective.name!r} is unknown; choose one of {', '.join(OBJECTIVES)}")
+    check_count(objective.inputs_length, f"{path}.inputs_length", 4)
     allowed = {"name", *(() if objective.of_pairs else ("inputs_length", "join")), *OBJECTIVES[objective.name]}
     for option in fields(ObjectiveSection):
         if vars(objective)[option.name] != option.default and option.name not in allowed:
-            raise ValueError(f"objective.{option.name} has no use for {objective.name}, which takes {', '.join(sorted(allowed))}")
+            raise ValueError(f"{path}.{option.name} has no use for {objective.name}, which takes {', '.join(sorted(allowed))}")
     if objective.name == "composition":
-        _check_noises(objective.noises)
+        _check_noises(objective.noises, path)
     return objective
 
 
@@ -328,12 +338,12 @@ def model_kind(section: ObjectiveSection) -> str:
     return "TransductForCausalLM" if decoder_alone else "TransductForConditionalGeneration"
 
 
-def _check_noises(noises: Any) -> None:
+def _check_noises(noises: Any, path: str) -> None:
     if not isinstance(noises, list) or not noises:
-        raise ValueError(f"objective.noises={noises!r} must be a list such as [{{name: text_infilling, share: 0.3}}]")
+        raise ValueError(f"{path}.noises={noises!r} must be a list such as [{{name: text_infilling, share: 0.3}}]")
     for i, noise in enumerate(noises):
         if not isinstance(noise, Mapping) or noise.get("name") not in NOISES:
-            raise ValueError(f"objective.noises[{i}]={noise!r} must be a mapping whose name is one of {', '.join(NOISES)}")
+            raise ValueError(f"{path}.noises[{i}]={noise!r} must be a mapping whose name is one of {', '.join(NOISES)}")
         if unknown := sorted(set(noise) - {"name", *NOISES[noise["name"]]}):
             known = ", ".join(NOISES[noise["name"]]) or "none"
-            raise ValueError(f"objective.noises[{i}].{unknown[0]} is no field of {noise['name']}; its fields: {known}")
+            raise ValueError(f"{path}.noises[{i}].{unknown[0]} is no field of {noise['name']}; its fields: {known}")

@@ -41,27 +41,27 @@ class RunData:
         Args:
             most: take no more than so many of each side, the first of each part in turn.
         """
-        documents = not self.recipe.objective.of_pairs
-        parts = len(self.recipe.data.parts)
-        for number, part in enumerate(self.recipe.data.parts):
-            share = None if most is None else most // parts + (number < most % parts)
-            yield from islice(self._texts(part, side, documents), share)
-        if side == "both" and not documents:
+        parts = self.recipe.data.parts
+        for number, part in enumerate(parts):
+            share = None if most is None else most // len(parts) + (number < most % len(parts))
+            yield from islice(self._texts(part, side), share)
+        if side == "both":
             yield from self.texts("target", most)
 
-    def _texts(self, part: SplitSource, side: str, documents: bool) -> Iterator[str]:
+    def _texts(self, part: SplitSource, side: str) -> Iterator[str]:
+        documents = not self.recipe.objective_of(part).of_pairs
         for row in usable(read(part, self.recipe.folder, documents), self.recipe.data.bad_rows, Skipped()):
             yield from row.targets if side == "target" else (row.source,)
 
     def training(self, tokenizer: Any) -> Dataset | EndlessData:
         """Pairs of ids, `input_ids` and `labels`; see `Recipe.without_end` for when they are an `EndlessData`."""
-        data, objective = self.recipe.data, self.recipe.objective
+        data = self.recipe.data
         if self.recipe.without_end is None:
             return self._load(data.parts[0], self._encoder(tokenizer, data.parts[0]), "train").dataset
         several = len(data.parts) > 1
         parts = [self._part(tokenizer, split, f"train.{i}" if several else "train") for i, split in enumerate(data.parts)]
         rates = self._rates(parts) if several else None
-        one_stack = model_kind(objective) != "TransductForConditionalGeneration"
+        one_stack = model_kind(self.recipe.objective) != "TransductForConditionalGeneration"
         return EndlessData(parts, rates, self.seed, data.buffer_rows, data.bad_rows, one_stack)
 
     def _part(self, tokenizer: Any, split: SplitSource, name: str) -> Part:
@@ -69,7 +69,7 @@ class RunData:
         encoder = self._encoder(tokenizer, split, "no" if subwords is None else "pair")
         vary: Variation | None = None
         if isinstance(encoder, DocumentEncoder):
-            vary = ObjectiveVariation(self.objective(tokenizer))
+            vary = ObjectiveVariation(self._objective(tokenizer, split))
         elif subwords is not None:
             assert isinstance(encoder, PairEncoder)
             vary = SubwordVariation(encoder, subwords)
@@ -100,21 +100,20 @@ class RunData:
         encoder = KeepTexts() if self.recipe.objective.of_pairs else self._evaluation_encoder(tokenizer, split)
         return self._load(split, encoder, "test").dataset
 
-    def objective(self, tokenizer: Any) -> Objective:
-        """What is made of documents."""
-        return make_objective(self.recipe.objective, tokenizer)
+    def _objective(self, tokenizer: Any, split: SplitSource) -> Objective:
+        return make_objective(self.recipe.objective_of(split), tokenizer)
 
     def _encoder(self, tokenizer: Any, split: SplitSource, keep_texts: str = "no") -> Encoder:
-        section, data = self.recipe.objective, self.recipe.data
+        section, data = self.recipe.objective_of(split), self.recipe.data
         if section.of_pairs:
             return PairEncoder(tokenizer, split, data.max_source_tokens, data.max_target_tokens, keep_texts)
-        tokens = text_tokens(section, self.objective(tokenizer), tokenizer)
+        tokens = text_tokens(section, self._objective(tokenizer, split), tokenizer)
         return DocumentEncoder(tokenizer, tokens, joins(section))
 
     def _evaluation_encoder(self, tokenizer: Any, split: SplitSource) -> Encoder:
         encoder = self._encoder(tokenizer, split, keep_texts="all")
         if isinstance(encoder, DocumentEncoder):
-            return NoisyDocuments(encoder, self.objective(tokenizer), self.recipe.objective, self.seed)
+            return NoisyDocuments(encoder, self._objective(tokenizer, split), self.recipe.objective_of(split), self.seed)
         return encoder
 
     def _load(self, split: SplitSource, encoder: Encoder, name: str) -> Loaded:

@@ -216,6 +216,8 @@ def test_a_trainer_whose_model_was_not_prepared_refuses(tmp_path, options):
     [
         ({"r": 8}, r"lora\.r is unknown; its keys are rank"),
         ({"rank": 0}, r"lora\.rank=0 must be a whole number"),
+        ({"alpha": -1}, r"lora\.alpha=-1 must be a number of at least 0"),
+        ({"dropout": 1.0}, r"lora\.dropout=1.0 must be a number of at least 0, and below 1"),
         ({"target": "most"}, r"lora\.target='most' must be one of default, attention, all"),
         ({"target": ["q_prj"]}, "'q_prj' is no module of this model: q_proj"),
         ({"target": ["embed_positions"]}, "'embed_positions' is no linear layer"),

@@ -207,6 +207,14 @@ def test_refuses_an_average_of_more_than_a_run_will_write(tmp_path):
         AverageAtEnd(trainer)
 
 
+def test_refuses_checkpoints_in_pieces(tmp_path):
+    trainer = tiny_trainer(tmp_path, **SAVING, average_checkpoints=2)
+    callback = AverageAtEnd(trainer, last=2)
+    trainer.is_deepspeed_enabled = True
+    with pytest.raises(ValueError, match="needs whole weights"):
+        callback.on_train_begin(trainer.args, trainer.state, trainer.control)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -215,6 +223,7 @@ def test_refuses_an_average_of_more_than_a_run_will_write(tmp_path):
         ({"average_checkpoints": 2, "average_best": 2}, "exclude each other"),
         ({"average_checkpoints": 2, "save_strategy": "no"}, "needs checkpoints"),
         ({"average_checkpoints": 2, "ema_decay": 0.9}, "ema_finish=False"),
+        ({"average_checkpoints": 2, "lora": {}}, "average_checkpoints and lora exclude each other"),
         ({"average_best": 2, "save_total_limit": 3}, "leave save_total_limit=3 out"),
         ({"average_best": 2}, "needs metric_for_best_model"),
         ({"average_best": 2, "metric_for_best_model": "loss"}, "needs eval_strategy"),

@@ -101,6 +101,11 @@ def fine_tune(folder: Path, base: Path, fresh: bool = True, **training) -> str:
     return printed.getvalue()
 
 
+def test_a_recipe_has_no_alignments(tmp_path):
+    with pytest.raises(ValueError, match="the data of a recipe have no alignments"):
+        start(tmp_path, guided_alignment={"layer": 0})
+
+
 def test_a_run_keeps_the_checkpoints_that_it_needs():
     assert checkpoints_to_keep({}) == 2
     assert checkpoints_to_keep({"average_checkpoints": 5}) == 5

@@ -9,6 +9,7 @@ wrong rows; one on a matrix that is tied would be merged into the other's weight
 """
 
 import difflib
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,10 @@ def _checked_lora(model: Any, options: dict[str, Any]) -> tuple[int, list[str], 
     rank = options.get("rank", 8)
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise ValueError(f"lora.rank={rank!r} must be a whole number of at least 1")
+    for key, low, high in (("alpha", 0, math.inf), ("dropout", 0, 1)):
+        value = options.get(key, low)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < high:
+            raise ValueError(f"lora.{key}={value!r} must be a number of at least 0" + (", and below 1" if high == 1 else ""))
     target = options.get("target", "default")
     modules = dict(model.named_modules())
     if isinstance(target, str):

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from transduct.training.checkpoints import STATE, checkpoint_step, discard, find_checkpoints, flush, list_checkpoints, remove
-from transduct.training.weights import load_into, training_was_stopped
+from transduct.training.weights import load_into, refuse_flat_weights, training_was_stopped
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 NOT_OF_A_MODEL = (".safetensors", ".bin", ".pt", ".pth")
@@ -238,6 +238,10 @@ class AverageAtEnd(TrainerCallback):
         load_into(self.trainer.model, averaged_tensors(self.averaged))
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        refuse_flat_weights(self.trainer, "an average of checkpoints")
+        plugin = getattr(self.trainer.accelerator.state, "fsdp_plugin", None)
+        if self.trainer.is_fsdp_enabled and "FULL_STATE_DICT" not in str(getattr(plugin, "state_dict_type", "")):
+            raise ValueError("an average of checkpoints needs whole ones: set FSDP's state_dict_type to FULL_STATE_DICT")
         count = self.last if self.last is not None else self.best
         written = math.ceil(state.max_steps / state.save_steps) if args.save_strategy == "steps" and state.save_steps else None
         if written is not None and written < (count or 0) and not getattr(args, "save_seconds", None):

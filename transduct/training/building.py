@@ -51,6 +51,11 @@ def build_arguments(recipe: Recipe, output: Path) -> TransductTrainingArguments:
         if recipe.training.get("predict_with_generate"):
             raise ValueError(f"training.predict_with_generate: {recipe.objective.name} has no references; leave it out")
         options["predict_with_generate"] = False
+    if recipe.training.get("guided_alignment") is not None:
+        raise ValueError(
+            "training.guided_alignment: the data of a recipe have no alignments. Train from Python, with examples of "
+            "transduct.training.alignments.token_alignments and its AlignmentCollator"
+        )
     if recipe.without_end is not None:
         without_end = f"data.train is {recipe.without_end} and has no last row"
         if "num_train_epochs" in recipe.training:

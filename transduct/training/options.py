@@ -99,6 +99,8 @@ class WeightOptions:
                 raise ValueError(f"{name}={count!r} must be a whole number of at least 1")
         if len(counts) == 2:
             raise ValueError("average_checkpoints and average_best exclude each other: choose the last or the best")
+        if self.lora is not None:
+            raise ValueError(f"{next(iter(counts))} and lora exclude each other: the factors of adapters cannot be averaged")
         if self.ema_decay is not None and self.ema_finish:
             raise ValueError(f"{next(iter(counts))} and ema_decay would both make the finished model: set ema_finish=False")
         self._check_checkpoints(*next(iter(counts.items())))

@@ -19,6 +19,20 @@ from transduct.training import TransductTrainingArguments
         ({"optimizer": "adam", "optim": "adafactor"}, "exclude each other"),
         ({"schedule": "constant", "lr_scheduler_type": "cosine"}, "lr_scheduler_type='cosine' exclude each other"),
         ({"schedule": "constant", "max_minutes": 1, "warmup_steps": 0.1}, "warmup_steps=0.1 is a share"),
+        ({"learning_rate": -1}, "learning_rate=-1 must be at least 0"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan must be at least 0"),
+        ({"learning_rate": "fast"}, "learning_rate='fast' must be a number"),
+        ({"adam_beta2": 1.5}, "adam_beta2=1.5 must be between 0 and 1"),
+        ({"weight_decay": -0.1}, "weight_decay=-0.1 must be at least 0"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps=0 must be at least 1"),
+        ({"warmup_steps": -5}, "warmup_steps=-5 must be at least 0"),
+        ({"save_total_limit": 0}, "save_total_limit=0 must be at least 1"),
+        ({"on_nan": "ignore"}, "on_nan='ignore' must be 'stop' or 'skip'"),
+        ({"on_nan_limit": 0}, "on_nan_limit=0 must be at least 1"),
+        ({"early_stopping_patience": 0}, "early_stopping_patience=0 must be at least 1"),
+        ({"early_stopping_patience": 2}, "early_stopping_patience=2 needs metric_for_best_model"),
+        ({"early_stopping_patience": 2, "metric_for_best_model": "loss"}, "early_stopping_patience=2 needs eval_strategy"),
+        ({"early_stopping_threshold": 0.1}, "early_stopping_threshold=0.1 needs early_stopping_patience"),
     ],
 )
 def test_arguments_that_contradict(tmp_path, options, message):
@@ -34,3 +48,22 @@ def test_defaults_of_arguments(tmp_path):
     assert made(schedule="vaswani", warmup_steps=9).learning_rate == 1.0
     assert made(schedule="constant", max_minutes=1).num_train_epochs == 1e6
     assert made(schedule="constant", max_minutes=1, num_train_epochs=2).num_train_epochs == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "greater"),
+    [("loss", False), ("eval_loss", False), ("word_error", False), ("ter", False), ("eval_wer", False), ("bleu", True),
+     ("character", True), ("exact_match", True)],
+)  # fmt: skip
+def test_less_is_better_for_errors(tmp_path, name, greater):
+    assert TransductTrainingArguments(output_dir=str(tmp_path), metric_for_best_model=name).greater_is_better is greater
+    chosen = TransductTrainingArguments(output_dir=str(tmp_path), metric_for_best_model=name, greater_is_better=not greater)
+    assert chosen.greater_is_better is not greater
+
+
+def test_early_stopping_keeps_and_loads_the_best(tmp_path):
+    options = dict(output_dir=str(tmp_path), early_stopping_patience=2, metric_for_best_model="bleu", eval_strategy="steps")
+    args = TransductTrainingArguments(**options, save_strategy="no")
+    assert args.load_best_model_at_end
+    assert args.save_strategy == "best"
+    assert TransductTrainingArguments(**options, save_strategy="steps").save_strategy == "steps"

@@ -1,13 +1,14 @@
-"""Signals and the clock between steps."""
+"""Signals, the clock and patience between steps."""
 
 import os
 import signal
 
 import pytest
+import torch
 from transformers.trainer_callback import TrainerCallback
 
 from tiny_training import tiny_trainer
-from transduct.training.callbacks import StopOnSignal
+from transduct.training.callbacks import EarlyStopping, SaveLastStep, StopOnSignal
 
 
 class Kill(TrainerCallback):
@@ -43,3 +44,52 @@ def test_a_second_interrupt_stops_at_once():
         assert stop.received == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def stopping_early(folder, scores: list[float], steps: int = 50, **options):
+    """A run that is evaluated after each step, with scores of our choice."""
+    left = iter(scores)
+    common = dict(max_tokens_per_batch=40, schedule="constant", eval_strategy="steps", eval_steps=1, save_strategy="best")
+    common |= dict(metric_for_best_model="bleu", early_stopping_patience=2, max_steps=steps)
+    trainer = tiny_trainer(folder, metrics=lambda prediction: {"bleu": next(left)}, **common | options)
+    trainer.add_callback(SaveLastStep())
+    trainer.add_callback(EarlyStopping(trainer.args.early_stopping_patience, trainer.args.early_stopping_threshold))
+    return trainer
+
+
+def weights(model) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_early_stopping_ends_with_the_best_and_saves_the_last(tmp_path):
+    trainer = stopping_early(tmp_path, [1.0, 3.0, 2.0, 2.5])
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-2", "checkpoint-4"]
+    best = type(trainer.model).from_pretrained(tmp_path / "checkpoint-2")
+    assert torch.equal(weights(trainer.model), weights(best))
+
+
+def test_a_better_score_by_too_little_does_not_count(tmp_path):
+    trainer = stopping_early(tmp_path, [1.0, 1.5, 1.9, 3.0], early_stopping_threshold=0.6)
+    trainer.train()
+    assert trainer.state.global_step == 3
+
+
+def test_patience_goes_on_after_a_resume(tmp_path):
+    stopping_early(tmp_path, [3.0, 2.0], steps=2).train()
+    trainer = stopping_early(tmp_path, [2.5, 9.0, 9.0])
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 3
+    assert trainer.state.best_metric == 3.0
+
+
+def test_a_signal_is_followed_by_a_checkpoint_even_where_only_the_best_are_kept(tmp_path):
+    stop = StopOnSignal()
+    trainer = stopping_early(tmp_path, [3.0, 2.0, 1.0, 1.0], early_stopping_patience=9)
+    trainer.add_callback(Kill(2, signal.SIGTERM))
+    trainer.add_callback(stop)
+    with stop.listening():
+        trainer.train()
+    assert stop.received == signal.SIGTERM
+    assert (tmp_path / f"checkpoint-{trainer.state.global_step}" / "optimizer.pt").is_file()

@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip
 # Small models gain nothing from a second thread, and lose much where cores are shared.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 OFFLINE := HF_HUB_OFFLINE=1
-BENCHMARKS := train_step generate memory accumulation
+BENCHMARKS := train_step train generate memory accumulation
 
 .PHONY: setup test test-fast demo lint format types bench clean
 .DEFAULT_GOAL := test

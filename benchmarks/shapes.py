@@ -94,12 +94,17 @@ def ours_of(shape: str, tiny: bool = False) -> TransductForConditionalGeneration
 
 
 def pair(shape: str, tiny: bool = False) -> tuple[PreTrainedModel, TransductForConditionalGeneration]:
-    """Both models with the same random weights, in training mode.
+    """Both models of a shape with the same random weights, in training mode."""
+    return pair_of(shape, config_of(shape, tiny))
+
+
+def pair_of(shape: str, config: TransductConfig) -> tuple[PreTrainedModel, TransductForConditionalGeneration]:
+    """transformers' model of the family of `shape`, of the sizes of `config`, and ours with the same random weights.
 
     Both are copies, made one after the other: of two equal models, the one whose weights were allocated first in the process has
     been up to 3 % faster, whichever it was.
     """
-    theirs, ours = theirs_of(shape, tiny), ours_of(shape, tiny)
+    theirs, ours = BUILDERS[shape](config).train(), TransductForConditionalGeneration(config).train()
     copied = {}
     for name, weight in theirs.state_dict().items():
         renamed = published.our_name("t5" if "t5" in shape else shape.split("-")[0], name)

@@ -28,12 +28,14 @@ TABLES = {
     "generate": ["generate, tiny", "marian-base, source 4, greedy", "bart-base, source 12, beam 4"],
     "memory": ["Memory", "mt5-small, 64 targets: process", "bart-base, 8 beams, source 16: cross-attention", "0.125"],
     "accumulation": ["Loss and gradient norm", "transformers' T5", "transduct as T5"],
+    "train": ["Targets without padding", "default sampling", "length grouping", "token budget", "packed", "2 processes"],
     "translation_text": ["example: 6 pairs", "words of a source", "words of a target"],
 }
 OPTIONS = {
     "train_step": ["--rounds", "1"],
     "generate": ["--rounds", "1"],
     "memory": ["--target-tokens", "64", "--source-length", "16"],
+    "train": ["--rounds", "1", "--updates", "2"],
 }
 
 

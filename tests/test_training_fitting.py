@@ -8,7 +8,7 @@ import torch
 
 from tiny_training import tiny_trainer
 from transduct.training import fitting
-from transduct.training.fitting import cpu_budget, fits, largest_budget, saved_bytes
+from transduct.training.fitting import cpu_budget, fits, fitting_budget, largest_budget, saved_bytes
 
 LONGEST = np.array([7, 7])
 
@@ -105,4 +105,4 @@ def test_sharded_models_need_a_number(tmp_path):
     trainer = tiny_trainer(tmp_path, max_tokens_per_batch="auto")
     trainer.is_fsdp_enabled = True
     with pytest.raises(ValueError, match="give a number"):
-        trainer.get_train_dataloader()
+        fitting_budget(trainer, np.array([[5, 7], [7, 6]]))

@@ -1,17 +1,19 @@
 """Packing: rows filled on both sides, every pair once, and the loss and gradients of the pairs alone."""
 
 import copy
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 
 from configs import PAIRWISE, SCHEMES, build, name, tiny
 from tiny_training import Tokenizer, pairs
 from transduct import TransductForConditionalGeneration
 from transduct.training import PackedCollator, Seq2SeqCollator
-from transduct.training.packing import PackedBatchSampler, choose_row_lengths, pack_lengths
+from transduct.training.packing import PackedBatchSampler, PackedRows, choose_row_lengths, pack_lengths, row_classes
 
 
 def lengths(count: int = 600, seed: int = 0) -> np.ndarray:
@@ -35,26 +37,28 @@ def cost(batch: dict[str, torch.Tensor]) -> int:
 def test_every_pair_once_within_the_budget(count, max_tokens, processes, shuffle):
     sizes = lengths(count)
     sampler = PackedBatchSampler(*sizes, max_tokens, shuffle=shuffle, num_processes=processes)
-    collate = PackedCollator(Tokenizer(), sampler.row_lengths, decoder_start_token_id=2)
-    rows = examples(sizes)
+    collate = PackedCollator(Tokenizer(), decoder_start_token_id=2)
+    rows = PackedRows(examples(sizes))
     for epoch in (0, 1):
         sampler.set_epoch(epoch)
         batches = list(sampler)
         assert len(batches) == len(sampler)
         assert len(batches) % processes == 0
-        assert sorted(index for batch in batches for index in batch) == list(range(count))
+        assert sorted(index for batch in batches for row in batch for index in row) == list(range(count))
         for batch in batches:
-            assert cost(collate([rows[index] for index in batch])) <= max_tokens
+            assert cost(collate([rows[row] for row in batch])) <= max_tokens
 
 
-def test_the_collator_finds_the_rows_of_the_sampler():
-    sizes = lengths()
-    rows = examples(sizes)
+@pytest.mark.parametrize("count", [600, 6000])
+def test_batches_cost_what_the_sampler_says(count):
+    sizes = lengths(count)
+    rows = PackedRows(examples(sizes))
     sampler = PackedBatchSampler(*sizes, 500, seed=3)
-    collate = PackedCollator(Tokenizer(), sampler.row_lengths, decoder_start_token_id=2)
-    for batch, planned, counts in zip(sampler.batches(4), sampler.rows(4), sampler.token_counts(4), strict=True):
-        packed = collate([rows[index] for index in batch])
-        assert packed["segment_ids"].amax(1).tolist() == [len(row) for row in planned]
+    collate = PackedCollator(Tokenizer(), decoder_start_token_id=2)
+    sampler.set_epoch(4)
+    for batch, counts in zip(sampler, sampler.token_counts(4), strict=True):
+        packed = collate([rows[row] for row in batch])
+        assert packed["segment_ids"].amax(1).tolist() == [len(row) for row in batch]
         real = (packed["segment_ids"] > 0).sum(), (packed["labels"] != -100).sum()
         assert [*map(int, real), cost(packed)] == counts.tolist()
 
@@ -76,9 +80,9 @@ def test_pairs_of_the_same_lengths_change_places():
     assert len(first & second) < 0.2 * len(first)
 
 
-@pytest.mark.parametrize("count", [2000, 20_000])
-def test_at_least_98_of_100_places_are_filled(count):
-    for seed in range(3):
+@pytest.mark.parametrize(("count", "seeds"), [(2000, 3), (8000, 1)])
+def test_at_least_98_of_100_places_are_filled(count, seeds):
+    for seed in range(seeds):
         sampler = PackedBatchSampler(*lengths(count, seed), 2000)
         assert sampler.padding_share(epoch=seed) < 0.02
         costs = sampler.token_counts(seed)[:, 2]
@@ -90,6 +94,25 @@ def test_rows_are_no_longer_than_they_must_be():
     source, target = choose_row_lengths(lengths(5000), 4000)
     assert 60 <= source <= 100
     assert 70 <= target <= 110
+
+
+def test_long_pairs_have_rows_of_their_own():
+    sizes = lengths(10_000)
+    sizes[:, :100] = 200  # one in a hundred is much longer than the others
+    classes = row_classes(sizes, 1200, num_processes=1)
+    assert sorted(np.concatenate([pairs for pairs, _ in classes]).tolist()) == list(range(10_000))
+    widths = [sum(sides) for _, sides in classes]
+    assert widths[0] >= 400
+    assert all(narrower < 0.8 * wider for wider, narrower in pairwise(widths))
+    wide = sizes[:, classes[0][0]]
+    assert set(range(100)) <= set(classes[0][0].tolist())
+    assert wide.sum() < 0.35 * sizes.sum()
+    padding = PackedBatchSampler(*sizes, 1200).padding_share()
+    assert padding < 0.02
+
+
+def test_few_pairs_are_one_class():
+    assert len(row_classes(lengths(100), 2000, num_processes=1)) == 1
 
 
 def test_blocks_are_packed_alike():
@@ -122,9 +145,10 @@ def test_the_sampler_refuses(sizes, options, message):
 
 
 def test_literal_batch():
-    collate = PackedCollator(Tokenizer(), (5, 6), decoder_start_token_id=2)
+    collate = PackedCollator(Tokenizer(), decoder_start_token_id=2, row_lengths=(5, 6))
     rows = [([5, 6], [7, 1]), ([8], [9, 9, 1]), ([4, 4, 4], [-100, 1])]
-    batch = collate([{"input_ids": source, "labels": target, "attention_mask": [1] * len(source)} for source, target in rows])
+    pairs = [{"input_ids": source, "labels": target, "attention_mask": [1] * len(source)} for source, target in rows]
+    batch = collate(pairs)
     want = {
         "input_ids": [[5, 6, 8], [4, 4, 4]],
         "segment_ids": [[1, 1, 2], [1, 1, 1]],
@@ -133,14 +157,15 @@ def test_literal_batch():
         "decoder_segment_ids": [[1, 1, 2, 2, 2], [1, 1, 0, 0, 0]],
     }
     assert {key: value.tolist() for key, value in batch.items()} == want
-    wider = PackedCollator(Tokenizer(), (5, 6), decoder_start_token_id=2, pad_to_multiple_of=4)(pairs(1))
+    assert {key: value.tolist() for key, value in collate([pairs[:2], pairs[2:]]).items()} == want
+    wider = PackedCollator(Tokenizer(), decoder_start_token_id=2, pad_to_multiple_of=4)([pairs])
     assert wider["input_ids"].shape[1] % 4 == wider["labels"].shape[1] % 4 == 0
 
 
 def test_leaves_its_input_alone():
     rows = pairs(6)
     before = copy.deepcopy(rows)
-    PackedCollator(Tokenizer(), (20, 20), decoder_start_token_id=2)(rows)
+    PackedCollator(Tokenizer(), decoder_start_token_id=2, row_lengths=(20, 20))(rows)
     assert rows == before
 
 
@@ -148,8 +173,8 @@ def test_leaves_its_input_alone():
     ("rows", "message"),
     [
         ([], "features is empty"),
-        ([{"input_ids": [1], "labels": []}], "0 to 1 tokens"),
-        ([{"input_ids": [1] * 9, "labels": [1]}], r"row_lengths=\(8, 8\)"),
+        ([{"input_ids": [1], "labels": []}], "a pair has an empty side"),
+        ([{"input_ids": [1] * 9, "labels": [1]}], r"have 9 and 1 tokens, but row_lengths=\(8, 8\)"),
         ([{"input_ids": [1, 1], "labels": [1], "attention_mask": [1, 0]}], "attention_mask hides tokens"),
         ([{"input_ids": [1], "labels": [1], "weight": 2.0}], "column 'weight' cannot be packed"),
         ([{"input_ids": [1]}], r"have the columns \['input_ids'\]"),
@@ -157,14 +182,25 @@ def test_leaves_its_input_alone():
 )
 def test_the_collator_refuses(rows, message):
     with pytest.raises(ValueError, match=message):
-        PackedCollator(Tokenizer(), (8, 8), decoder_start_token_id=2)(rows)
+        PackedCollator(Tokenizer(), decoder_start_token_id=2, row_lengths=(8, 8))(rows)
 
 
 def test_the_collator_needs_a_start_and_padding():
     with pytest.raises(ValueError, match="decoder_start_token_id is None"):
-        PackedCollator(Tokenizer(), (8, 8))
+        PackedCollator(Tokenizer())
     with pytest.raises(ValueError, match="pad_token_id is None"):
-        PackedCollator(SimpleNamespace(pad_token_id=None), (8, 8), decoder_start_token_id=2)
+        PackedCollator(SimpleNamespace(pad_token_id=None), decoder_start_token_id=2)
+    with pytest.raises(ValueError, match="row_lengths is None"):
+        PackedCollator(Tokenizer(), decoder_start_token_id=2)(pairs(2))
+
+
+def test_rows_of_a_data_set():
+    pairs_on_disk = Dataset.from_list([{**row, "text": "a"} for row in pairs(5)])
+    for data in (pairs_on_disk, [{**row, "text": "a"} for row in pairs(5)]):
+        rows = PackedRows(data, ["input_ids", "labels"])
+        assert len(rows) == 5
+        assert rows[[3, 1]] == [pairs(5)[3], pairs(5)[1]]
+        assert PackedRows(data)[[2]] == [data[2]]
 
 
 # ---- exactness ------------------------------------------------------------------------------------------------------
@@ -187,7 +223,7 @@ def test_loss_and_gradients_are_those_of_the_pairs_alone(choice, accumulate):
     rows = examples(np.array([(7, 3, 5, 1, 6, 2, 4, 8, 3, 3), (5, 2, 6, 1, 3, 7, 4, 1, 3, 2)]))
     alone = Seq2SeqCollator(Tokenizer(), model=model)
     want = gradient(model, [alone([row]) for row in rows])
-    packed = PackedCollator(Tokenizer(), (17, 15), model=model)
+    packed = PackedCollator(Tokenizer(), model=model, row_lengths=(17, 15))
     got = gradient(model, [packed(rows[start::accumulate]) for start in range(accumulate)])
     for one, other in zip(got, want, strict=True):
         assert (one - other).norm() / other.norm() < 1e-9

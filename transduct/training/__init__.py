@@ -5,12 +5,13 @@ import importlib
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.batching import TokenBudgetBatchSampler
 from transduct.training.collators import Seq2SeqCollator
-from transduct.training.packing import PackedBatchSampler, PackedCollator
+from transduct.training.packing import PackedBatchSampler, PackedCollator, PackedRows
 from transduct.training.trainer import TransductTrainer
 
 __all__ = [
     "PackedBatchSampler",
     "PackedCollator",
+    "PackedRows",
     "Seq2SeqCollator",
     "TokenBudgetBatchSampler",
     "TransductTrainer",

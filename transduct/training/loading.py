@@ -1,6 +1,5 @@
 """The loader of a training on pairs: batches by cost or packed, a fair share for each process."""
 
-from copy import copy
 from typing import Any
 
 import datasets
@@ -13,7 +12,7 @@ from transformers.trainer_utils import has_length
 from transduct.training.batching import EpochBatchSampler, TokenBudgetBatchSampler
 from transduct.training.collators import Seq2SeqCollator
 from transduct.training.fitting import fitting_budget
-from transduct.training.packing import PackedBatchSampler, PackedCollator
+from transduct.training.packing import PackedBatchSampler, PackedCollator, PackedRows
 
 
 def budgeted_loader(trainer: Any, loader: DataLoader) -> DataLoader:
@@ -30,15 +29,17 @@ def budgeted_loader(trainer: Any, loader: DataLoader) -> DataLoader:
     budget = fitting_budget(trainer, lengths) if args.max_tokens_per_batch == "auto" else args.max_tokens_per_batch
     seed = args.seed if args.data_seed is None else args.data_seed
     sampler: EpochBatchSampler
+    dataset: Any
+    collate: Any
     if args.packing:
         _check_packing(trainer)
-        packed = PackedBatchSampler(source, target, budget, seed=seed, num_processes=args.world_size)
-        sampler, collate = packed, _packing(trainer, loader.collate_fn, packed.row_lengths)
+        sampler = PackedBatchSampler(source, target, budget, seed=seed, num_processes=args.world_size)
+        dataset, collate = _packing(trainer, loader)
     else:
         sampler = TokenBudgetBatchSampler(source, target, budget, seed=seed, num_processes=args.world_size)
-        collate = loader.collate_fn
+        dataset, collate = loader.dataset, loader.collate_fn
     budgeted = DataLoader(
-        loader.dataset,
+        dataset,
         batch_sampler=sampler,
         collate_fn=collate,
         num_workers=loader.num_workers,
@@ -69,16 +70,17 @@ def _check_packing(trainer: Any) -> None:
         )
 
 
-def _packing(trainer: Any, collate: Any, row_lengths: tuple[int, int]) -> Any:
-    """`collate`, the trainer's own or one around it that removes columns, with rows packed."""
-    padding = trainer.data_collator
-    multiple = padding.pad_to_multiple_of or 1
-    packed = PackedCollator(padding.tokenizer, row_lengths, padding.model, padding.decoder_start_token_id, multiple)
-    if collate is padding:
-        return packed
-    around = copy(collate)
-    around.data_collator = packed
-    return around
+def _packing(trainer: Any, loader: DataLoader) -> tuple[PackedRows, PackedCollator]:
+    """The loader's data in rows, without the columns that its collator removes, and what packs them."""
+    padding, collate = trainer.data_collator, loader.collate_fn
+    columns = None if collate is padding else vars(collate)["signature_columns"]  # transformers' collator that removes columns
+    packed = PackedCollator(
+        padding.tokenizer,
+        padding.model,
+        padding.decoder_start_token_id,
+        pad_to_multiple_of=padding.pad_to_multiple_of or 1,
+    )
+    return PackedRows(loader.dataset, columns), packed
 
 
 def pair_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:

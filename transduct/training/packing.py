@@ -3,21 +3,23 @@
 - `pack_lengths` decides which lengths share a row. All rows are filled evenly, the largest pairs first, each into a row that has
   most room on the side where the pair is long (list scheduling by decreasing size, Graham 1969, on two sides at once): rows
   then end alike in sources and in targets, and batches of any rows have little padding.
+- Attention is quadratic in the length of a row (but for flash attention, which is told where segments end). Hence rows are as
+  short as their longest pair permits, and longer only as far as is needed to fill them; and where few pairs are long,
+  `row_classes` gives these rows of their own, with short pairs in between, and shorter rows to all others.
 - `PackedBatchSampler` draws anew in each epoch which pairs fill the places: a place is of a certain length on both sides, and
   all pairs of these lengths can take it. So each epoch has the same rows, the same number of batches, and every pair once.
-- `PackedCollator` lays pairs one behind the other and numbers them. The model keeps segments apart and restarts positions, so
-  loss and gradients are those of the pairs alone.
-
-Attention is quadratic in the length of a row (but for flash attention, which is told where segments end). Hence rows are as
-short as the longest pair permits, and longer only as far as is needed to fill them.
+- `PackedCollator` lays the pairs of a row one behind the other and numbers them. The model keeps segments apart and restarts
+  positions, so loss and gradients are those of the pairs alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import datasets
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from transduct.loss import IGNORE_INDEX
 from transduct.training.batching import EpochBatchSampler, check_costs, check_lengths, uneven_shares
@@ -26,18 +28,21 @@ FULL = 0.985
 """Share of places filled at which rows are long enough."""
 BLOCK_PAIRS = 16_384
 """Pairs are packed in blocks of about this size, all of the same mix of lengths: the time grows with rows x pairs of a block."""
+NARROW = 192
+"""Source and target tokens of rows that need not be shorter: attention costs little beside the rest."""
+CLASS_BATCHES = 16
+"""Batches of each process that a class of rows is worth."""
 
 
 class PackedBatchSampler(EpochBatchSampler):
-    """Yields lists of indices, row after row, each list a packed batch of at most `max_tokens` tokens with its padding.
+    """Yields packed batches of at most `max_tokens` tokens with their padding: lists of rows, which are lists of indices.
 
-    To be used with a `PackedCollator` of the sampler's `row_lengths`, which finds the rows again: a row ends where the next pair
-    would not fit, and each row starts with its longest pair. Where pairs are few and short, it may merge some.
+    To be used with the data set in `PackedRows`, and `PackedCollator`.
 
     Args:
         source_lengths, target_lengths: tokens of each pair.
         max_tokens: most tokens of one batch of one process: rows x (longest row of sources + longest row of targets).
-        row_lengths: most source and target tokens of a row; None: chosen, see the module.
+        row_lengths: most source and target tokens of any row; None: chosen, see the module.
         seed: with the epoch, all that the order depends on.
         shuffle: False: the same rows and order in each epoch.
         num_processes: the number of batches is a multiple of it, and so many batches in a row cost about the same.
@@ -61,33 +66,55 @@ class PackedBatchSampler(EpochBatchSampler):
         if self.lengths.min() < 1:
             pair = int(self.lengths.min(0).argmin())
             raise ValueError(f"pair {pair} (counted from 0) has an empty side: packing needs at least one token on both")
-        row_lengths = row_lengths or choose_row_lengths(self.lengths, max_tokens)
-        _check_row_lengths(self.lengths, row_lengths, max_tokens)
-        rows_per_batch = max_tokens // sum(row_lengths)
-        rows = pack_lengths(self.lengths, row_lengths, multiple_of=rows_per_batch * num_processes)
-        source, target = np.max([self.lengths[:, row].sum(1) for row in rows], axis=0)
-        self.row_lengths = int(source), int(target)  # of the longest rows that there are
-        self._places = np.concatenate(rows)  # (pairs): a pair of the lengths that each place takes
-        self._starts = np.cumsum([0, *map(len, rows)])  # (rows + 1)
-        self._batch_count = _round_up(-(-len(rows) // rows_per_batch), num_processes)
-        if self._batch_count > len(rows):
-            raise uneven_shares(len(rows), num_processes)
+        if row_lengths is None:
+            classes = row_classes(self.lengths, max_tokens, num_processes)
+        else:
+            classes = [(np.arange(self.lengths.shape[1]), row_lengths)]
+        self.num_processes = num_processes
+        self._rows: list[np.ndarray] = []  # of a pair of the lengths that each place takes
+        self._classes: list[tuple[int, int, int]] = []  # first row, last row + 1, batches
+        for pairs, sides in classes:
+            self._add_class(pairs, sides)
         self._cell = np.unique(self.lengths, axis=1, return_inverse=True)[1].reshape(-1)  # (pairs)
 
+    def _add_class(self, pairs: np.ndarray, row_lengths: tuple[int, int]) -> None:
+        _check_row_lengths(self.lengths, pairs, row_lengths, self.max_tokens)
+        rows_per_batch = self.max_tokens // sum(row_lengths)
+        rows = pack_lengths(self.lengths[:, pairs], row_lengths, multiple_of=rows_per_batch * self.num_processes)
+        batches = _round_up(-(-len(rows) // rows_per_batch), self.num_processes)
+        if batches > len(rows):
+            raise uneven_shares(len(rows), self.num_processes)
+        first = len(self._rows)
+        self._rows += [pairs[row] for row in rows]
+        self._classes.append((first, len(self._rows), batches))
+
     def __len__(self) -> int:
-        return self._batch_count
+        return sum(batches for _, _, batches in self._classes)
+
+    def __iter__(self) -> Iterator[list[list[int]]]:  # type: ignore[override]
+        for batch in self.rows(self.epoch):
+            yield [row.tolist() for row in batch]
 
     def rows(self, epoch: int) -> list[list[np.ndarray]]:
         """The batches of `epoch`, each a list of rows, each an array of indices."""
-        pairs, order = self._places, np.arange(len(self._starts) - 1)
-        if self.shuffle:
-            generator = np.random.default_rng((self.seed, epoch))
-            pairs = np.empty_like(self._places)
-            places = np.argsort(self._cell[self._places], kind="stable")
-            pairs[places] = np.lexsort((generator.random(len(pairs)), self._cell))
-            order = generator.permutation(len(order))
-        rows = np.split(pairs, self._starts[1:-1])
-        return [[rows[i] for i in batch] for batch in np.array_split(order, self._batch_count)]
+        if not self.shuffle:
+            return [batch for step in self._steps(self._rows, None) for batch in step]
+        generator = np.random.default_rng((self.seed, epoch))
+        places = np.concatenate(self._rows)
+        pairs = np.empty_like(places)
+        pairs[np.argsort(self._cell[places], kind="stable")] = np.lexsort((generator.random(len(pairs)), self._cell))
+        rows = np.split(pairs, np.cumsum([len(row) for row in self._rows])[:-1])
+        steps = self._steps(rows, generator)
+        return [batch for number in generator.permutation(len(steps)) for batch in steps[number]]
+
+    def _steps(self, rows: list[np.ndarray], generator: np.random.Generator | None) -> list[list[list[np.ndarray]]]:
+        """Batches of the rows, class by class, as many a step as there are processes."""
+        steps = []
+        for first, end, count in self._classes:
+            order = np.arange(first, end) if generator is None else generator.permutation(np.arange(first, end))
+            batches = [[rows[number] for number in batch] for batch in np.array_split(order, count)]
+            steps += [batches[start : start + self.num_processes] for start in range(0, count, self.num_processes)]
+        return steps
 
     def batches(self, epoch: int) -> list[np.ndarray]:
         return [np.concatenate(rows) for rows in self.rows(epoch)]
@@ -99,6 +126,58 @@ class PackedBatchSampler(EpochBatchSampler):
             count[:2] = filled.sum(0)
             count[2] = len(rows) * filled.max(0).sum()
         return counts
+
+
+class PackedRows(Dataset):
+    """A data set whose items are rows: given a list of indices, the examples with these.
+
+    Args:
+        dataset: of examples.
+        columns: of an example that are kept; None: all.
+    """
+
+    def __init__(self, dataset: Any, columns: Sequence[str] | None = None):
+        self.dataset, self.columns = dataset, columns
+
+    def __len__(self) -> int:
+        """The number of examples."""
+        return len(self.dataset)
+
+    def __getitem__(self, row: list[int]) -> list[Mapping[str, Any]]:
+        whole = isinstance(self.dataset, datasets.Dataset)
+        examples = self.dataset.__getitems__(row) if whole else [self.dataset[index] for index in row]
+        if self.columns is None:
+            return examples
+        return [{name: value for name, value in example.items() if name in self.columns} for example in examples]
+
+
+def row_classes(lengths: np.ndarray, max_tokens: int, num_processes: int) -> list[tuple[np.ndarray, tuple[int, int]]]:
+    """Which pairs (indices) share rows, and source and target tokens of these rows: first the long pairs, last the short ones.
+
+    Pairs of more than a quarter of a row, and as many tokens of shorter ones, which fill what they leave, are a class of their
+    own if they and the others make `CLASS_BATCHES` batches each.
+
+    Args:
+        lengths: (2, pairs).
+    """
+    classes: list[tuple[np.ndarray, tuple[int, int]]] = []
+    rest = np.lexsort((lengths[1], lengths[0]))
+    sides = choose_row_lengths(lengths, max_tokens)
+    tokens, enough = lengths.sum(0), CLASS_BATCHES * num_processes * max_tokens
+    while sum(sides) > NARROW:
+        is_long = (4 * lengths[:, rest] > np.array(sides)[:, None]).any(0)
+        long, short = rest[is_long], rest[~is_long]
+        every = int(tokens[short].sum() // max(1, tokens[long].sum()))  # one in so many of the short ones fills
+        if every < 2 or 2 * tokens[long].sum() < enough or tokens[short].sum() < 2 * enough:
+            break
+        filler = np.arange(len(short)) % every == 0
+        others = short[~filler]
+        narrower = choose_row_lengths(lengths[:, others], max_tokens)
+        if 4 * sum(narrower) > 3 * sum(sides):  # short pairs that cannot fill short rows
+            break
+        classes.append((np.concatenate([long, short[filler]]), sides))
+        rest, sides = others, narrower
+    return [*classes, (rest, sides)]
 
 
 def choose_row_lengths(lengths: np.ndarray, max_tokens: int) -> tuple[int, int]:
@@ -197,10 +276,10 @@ def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _check_row_lengths(lengths: np.ndarray, row_lengths: tuple[int, int], max_tokens: int) -> None:
-    too_long = (lengths > np.array(row_lengths)[:, None]).any(0)
+def _check_row_lengths(lengths: np.ndarray, pairs: np.ndarray, row_lengths: tuple[int, int], max_tokens: int) -> None:
+    too_long = (lengths[:, pairs] > np.array(row_lengths)[:, None]).any(0)
     if too_long.any():
-        pair = int(too_long.argmax())
+        pair = int(pairs[too_long.argmax()])
         (source, target), (source_room, target_room) = lengths[:, pair], row_lengths
         raise ValueError(
             f"pair {pair} (counted from 0) has {source} source and {target} target tokens, but a row holds {source_room} and "
@@ -214,21 +293,21 @@ def _check_row_lengths(lengths: np.ndarray, row_lengths: tuple[int, int], max_to
 class PackedCollator:
     """Lays pairs one behind the other in rows, on both sides, and numbers them: the same loss and gradients, little padding.
 
-    A row ends where the next pair would not fit; the order of the pairs stays. It takes what `Seq2SeqCollator` takes, but for
-    columns that cannot be laid end to end.
+    It takes what `Seq2SeqCollator` takes, but for columns that cannot be laid end to end.
 
     Args:
         tokenizer: gives `pad_token_id`.
-        row_lengths: most source and target tokens of a row, as `PackedBatchSampler.row_lengths` has them.
         model: if given, its config has the `decoder_start_token_id`.
         decoder_start_token_id: what the decoder's input of each pair starts with, without a model.
+        row_lengths: most source and target tokens of a row, for examples that do not come in rows; a row then ends where the next
+            pair would not fit.
         pad_to_multiple_of: lengths of rows are rounded up to a multiple of this.
     """
 
     tokenizer: Any
-    row_lengths: tuple[int, int]
     model: Any = None
     decoder_start_token_id: int | None = None
+    row_lengths: tuple[int, int] | None = None
     pad_to_multiple_of: int = 1
 
     def __post_init__(self):
@@ -239,8 +318,8 @@ class PackedCollator:
         if self.decoder_start_token_id is None:
             raise ValueError("decoder_start_token_id is None: the decoder's input of each pair must start with a known token")
 
-    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Examples with `input_ids` and `labels`, lists, arrays or tensors of one dimension.
+    def __call__(self, features: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """Rows, which are lists of examples, or examples: with `input_ids` and `labels`, lists, arrays or tensors (tokens).
 
         Returns:
             `input_ids`, `segment_ids` (R, S), `labels`, `decoder_input_ids`, `decoder_segment_ids` (R, T): R rows, segments
@@ -251,11 +330,15 @@ class PackedCollator:
         """
         if not features:
             raise ValueError("features is empty: a batch needs at least one example")
-        _check_columns(features)
-        sources = [np.asarray(feature["input_ids"]) for feature in features]
-        targets = [np.asarray(feature["labels"]) for feature in features]
-        lengths = np.array([[len(row) for row in side] for side in (sources, targets)])  # (2, pairs)
-        row, number = self._rows(lengths)
+        in_rows = not isinstance(features[0], Mapping)
+        examples = [example for row in features for example in row] if in_rows else features
+        _check_columns(examples)
+        sources = [np.asarray(example["input_ids"]) for example in examples]
+        targets = [np.asarray(example["labels"]) for example in examples]
+        lengths = np.array([[len(ids) for ids in side] for side in (sources, targets)])  # (2, pairs)
+        if lengths.min() < 1:
+            raise ValueError("a pair has an empty side: packing needs at least one token on both")
+        row, number = _numbered([len(row) for row in features] if in_rows else self._row_sizes(lengths))
         pad = self.tokenizer.pad_token_id
         moved = [np.concatenate([[self.decoder_start_token_id], labels[:-1]]) for labels in targets]
         moved = [np.where(ids == IGNORE_INDEX, pad, ids) for ids in moved]
@@ -268,22 +351,30 @@ class PackedCollator:
             "decoder_segment_ids": target.laid(np.repeat(number, lengths[1]), 0),
         }
 
-    def _rows(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Row (from 0) and number in it (from 1) of each pair, two arrays (pairs)."""
-        if (lengths < 1).any() or (lengths > np.array(self.row_lengths)[:, None]).any():
+    def _row_sizes(self, lengths: np.ndarray) -> list[int]:
+        """How many of the pairs, of `lengths` (2, pairs), are in each row."""
+        if self.row_lengths is None:
             raise ValueError(
-                f"a pair has {lengths.min(0).min()} to {lengths.max(0).max()} tokens on a side; each needs at least one on both, "
-                f"and at most row_lengths={tuple(self.row_lengths)}: raise row_lengths, or limit the length of the data"
+                "row_lengths is None: examples that do not come in rows need it, the most tokens of a row's two sides"
             )
-        places, (source_room, target_room) = [], self.row_lengths
-        row, number, source, target = 0, 0, 0, 0
+        if (lengths > np.array(self.row_lengths)[:, None]).any():
+            raise ValueError(
+                f"the longest source and target have {lengths[0].max()} and {lengths[1].max()} tokens, but row_lengths="
+                f"{self.row_lengths}: raise it, or limit the length of the data"
+            )
+        sizes, source, target = [0], 0, 0
         for source_length, target_length in lengths.T.tolist():
-            source, target, number = source + source_length, target + target_length, number + 1
-            if source > source_room or target > target_room:
-                row, number, source, target = row + 1, 1, source_length, target_length
-            places.append((row, number))
-        rows, numbers = np.array(places).T
-        return rows, numbers
+            source, target = source + source_length, target + target_length
+            if source > self.row_lengths[0] or target > self.row_lengths[1]:
+                sizes.append(0)
+                source, target = source_length, target_length
+            sizes[-1] += 1
+        return sizes
+
+
+def _numbered(sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Row (from 0) and number in it (from 1) of each pair, two arrays (pairs), for rows of so many pairs."""
+    return np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(1, size + 1) for size in sizes])
 
 
 class _Rows:

@@ -91,3 +91,77 @@ def test_a_prefix_is_seen_whole_and_only_phones_are_targets():
         batch = compare.collate([example, {**example, "input_ids": example["input_ids"][:3], "labels": example["labels"][:3],
                                            "prefix_mask": example["prefix_mask"][:3]}])  # fmt: skip
         assert batch["attention_mask"].sum(1).tolist() == [len(example["input_ids"]), 3]
+
+
+@pytest.mark.slow
+def test_translation(tmp_path, capsys):
+    compare = load_file(EXAMPLES / "translation" / "compare.py")
+    path = tmp_path / "results.json"
+    sizes = ["--steps", "4", "--every", "2", "--width", "16", "--layers", "1", "--vocabulary", "200", "--tokens", "300"]
+    toy = ["--text", "example", *sizes, "--results", str(path)]
+    compare.main(toy)
+    assert "seconds to the same BLEU" in capsys.readouterr().out
+    compare.main(toy)
+    assert "step 2" not in capsys.readouterr().out  # nothing is trained again
+    ours, marian = (json.loads(path.read_text())["runs"][f"{name}, seed 1"] for name in compare.MODELS)
+    assert ours["parameters"] == marian["parameters"]
+    assert ours["pairs per step"] == pytest.approx(marian["pairs per step"], rel=0.25)
+    assert len(ours["curve"]) == len(marian["curve"]) == 2
+
+
+def test_the_time_to_a_score_lies_between_two_measurements():
+    seconds_to = load_file(EXAMPLES / "translation" / "compare.py").seconds_to
+    curve = [(10.0, 2.0), (20.0, 4.0), (30.0, 3.0), (40.0, 8.0)]
+    assert [seconds_to(score, curve) for score in (0.0, 1.0, 2.0, 3.0, 6.0)] == [0.0, 5.0, 10.0, 15.0, 36.0]
+    assert seconds_to(9.0, curve) is None
+
+
+def test_help_pages_are_joined_by_page_and_id():
+    data = load_file(EXAMPLES / "translation" / "data.py")
+    english = data.Paragraphs(
+        '<h1 id="hd_id1">A <b>bold</b>\n title</h1><p id="par_id2">Same</p><p>no id</p><p id="par_id3">Text</p>'
+    )
+    assert english.texts == {"hd_id1": "A bold title", "par_id2": "Same", "par_id3": "Text"}
+    german = {"hd_id1": "Ein fetter Titel", "par_id2": "Same", "par_id4": "anderes"}
+    pages = {"text/a.html": english.texts, "text/b.html": {"hd_id1": "A bold title"}}
+    others = {"text/a.html": german, "text/b.html": {"hd_id1": "Ein fetter Titel"}}
+    assert data.aligned(pages, others) == [("text/a.html", "A bold title", "Ein fetter Titel")]
+    triples = [(f"text/{i}.html", f"source {i % 40}", f"target {i}") for i in range(100)]
+    splits = data.split_triples(triples)
+    assert not {s for s, _ in splits["train"]} & {s for name in ("validation", "test") for s, _ in splits[name]}
+
+
+@pytest.mark.slow
+def test_pretraining(tmp_path, capsys):
+    compare = load_file(EXAMPLES / "pretraining" / "compare.py")
+    sizes = [
+        "--pretraining-steps",
+        "3",
+        "--steps",
+        "3",
+        "--width",
+        "32",
+        "--layers",
+        "1",
+        "--vocabulary",
+        "300",
+        "--length",
+        "40",
+    ]
+    few = ["--batch", "4", "--documents", "60", "--pairs", "20", "--measured", "4", "--packages", "numpy"]
+    compare.main([*sizes, *few, "--output", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert printed.count(" ...") == 3 + 5  # the three starts, and the five runs that they are made of
+    for name in compare.STARTS:
+        assert f"| {name} " in printed
+    compare.main([*sizes, *few, "--output", str(tmp_path)])
+    assert " ..." not in capsys.readouterr().out
+    results = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert len({run["loss"] for run in results.values()}) == 3
+
+
+def test_docstrings_become_prose():
+    prose = load_file(EXAMPLES / "pretraining" / "data.py").prose
+    docstring = "Add two\nnumbers. They may be big.\n\n>>> add(1, 2)\n3\n\nMore text.\n\nParameters\n----------\nx : int\n"
+    assert prose(docstring) == "Add two numbers. They may be big. More text."
+    assert prose("Sum.\n\nArgs:\n    x: a number") == "Sum."

@@ -160,6 +160,7 @@ def _build_trainer(recipe: Recipe, args: TransductTrainingArguments, output: Pat
     model._keys_to_ignore_on_save = set(model.all_tied_weights_keys)  # else a resume warns that they are missing: stored once
     console.print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters", highlight=False)
     model = prepare_weights(model, args, partial(console.print, highlight=False))
+    metrics = build_metrics(recipe, tokenizer, validation, output / "predictions")
     trainer = TransductTrainer(
         model,
         args,
@@ -167,7 +168,7 @@ def _build_trainer(recipe: Recipe, args: TransductTrainingArguments, output: Pat
         train_dataset=train,
         eval_dataset=validation,
         processing_class=tokenizer,
-        compute_metrics=build_metrics(recipe, tokenizer, validation, output / "predictions"),
+        compute_metrics=metrics if args.predict_with_generate else None,  # else there is the loss alone
         callbacks=[SaveLastStep(), ShowProgress(console)],
     )
     if args.early_stopping_patience is not None:

@@ -1,0 +1,154 @@
+"""What pre-training is worth: span corruption and BART's noise against a start from scratch, at equal fine-tuning.
+
+The text are the docstrings of installed packages (see data.py). Two models of one shape are pre-trained, by T5's span corruption
+(arXiv 1910.10683, section 3.1.4) and by BART's infilling and permutation (arXiv 1910.13461, section 2.2). Both, and one with new
+weights, then learn the same task in the same number of steps on the same batches: to write the first sentence of a docstring from
+what follows it. The table has the loss per token and chrF on docstrings of files that no run has seen.
+
+    python examples/pretraining/compare.py                                  # about a quarter of an hour on one core
+    python examples/pretraining/compare.py --pretraining-steps 20000        # a longer one
+
+A stopped comparison goes on where it was: each part is a run of `transduct train` in a folder of its own.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from comparison import Result, Results, spread, table
+
+from transduct.training.checkpoints import list_checkpoints
+from transduct.training.recipe import build_recipe
+from transduct.training.run import run
+
+STARTS = {"from scratch": None, "span corruption": "span_corruption", "BART": "bart"}
+"""What the fine-tuning starts from: the objective of a pre-training, or none."""
+
+
+class Comparison:
+    """The runs of a comparison, in folders below `options.output`."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+
+    def pretrain(self, objective: str, seed: int) -> Path:
+        """The folder of a pre-trained model."""
+        options = self.options
+        folder = options.output / f"{objective}-{seed}"
+        documents = {"function": "data.py:documents"}
+        training = dict(
+            max_steps=options.pretraining_steps, per_device_train_batch_size=options.batch, learning_rate=options.rate
+        )
+        self._run({
+            "output": str(folder),
+            "model": self.model(),
+            "tokenizer": dict(kind="bpe", vocab_size=options.vocabulary, extra_ids=60, mask_token="<mask>", texts=10_000),
+            "objective": {"name": objective, "inputs_length": options.length},
+            "data": {"train": {**documents, "arguments": self.arguments("train", options.documents)}, "buffer_rows": 2048},
+            "training": {**training, **self.schedule(options.pretraining_steps), "seed": seed},
+        })  # fmt: skip
+        return folder
+
+    def finetune(self, name: str, seed: int) -> Result:
+        """The figures of a fine-tuned model."""
+        options, objective = self.options, STARTS[name]
+        folder = options.output / f"{name.replace(' ', '-')}-finetuned-{seed}"
+        vocabulary = self.pretrain("span_corruption", seed) / "tokenizer"  # the same for all
+        start = self.model() if objective is None else {"from_pretrained": str(self.pretrain(objective, seed) / "model")}
+        data = {"function": "data.py:summaries"}
+        steps, pairs = options.steps, {"train": options.pairs, "validation": options.measured, "test": options.measured}
+        self._run({
+            "output": str(folder),
+            "model": start,
+            "tokenizer": {"from_pretrained": str(vocabulary)},
+            "data": {split: {**data, "arguments": self.arguments(split, most)} for split, most in pairs.items()},
+            "training": dict(
+                max_steps=steps, per_device_train_batch_size=options.batch, learning_rate=options.finetuning_rate,
+                eval_strategy="steps", eval_steps=steps, predict_with_generate=False, seed=seed, **self.schedule(steps),
+            ),
+            "evaluation": dict(metrics={"chrF": "chrf"}, num_beams=1, samples=3, batch_size=32),
+        })  # fmt: skip
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["metrics"]
+        state = json.loads((list_checkpoints(folder / "checkpoints")[-1] / "trainer_state.json").read_text(encoding="utf-8"))
+        losses = [row["eval_loss"] for row in state["log_history"] if "eval_loss" in row]
+        return {"loss": losses[-1], "chrF": metrics["chrF"]}
+
+    def model(self) -> dict[str, Any]:
+        """T5 1.1's shape, made small."""
+        width, layers = self.options.width, self.options.layers
+        sizes = dict(d_model=width, d_ff=2 * width, d_kv=32, num_heads=width // 32, encoder_layers=layers, decoder_layers=layers)
+        return dict(preset="t5-v1.1-small", **sizes, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0)
+
+    def arguments(self, split: str, most: int | None) -> dict[str, Any]:
+        """Arguments of a function of data.py."""
+        return {"split": split, "most": most, "packages": self.options.packages}
+
+    @staticmethod
+    def schedule(steps: int) -> dict[str, Any]:
+        """The same curve for every run, over its steps."""
+        return dict(
+            schedule="inverse_sqrt", warmup_steps=max(1, steps // 10), cooldown=0.5, adam_beta2=0.98, use_cpu=True,
+            save_seconds=60, save_total_limit=1, logging_steps=max(1, steps // 20),
+        )  # fmt: skip
+
+    def _run(self, raw: dict[str, Any]) -> None:
+        if (Path(raw["output"]) / "training_report.html").is_file():
+            return
+        print(f"{raw['output']} ...", flush=True)
+        recipe = build_recipe({**raw, "threads": 1})
+        recipe.folder = Path(__file__).parent
+        outcome = run(recipe, console=Console(quiet=True))
+        if not outcome.finished:
+            raise SystemExit(128 + (outcome.signal or 0))
+
+
+def report(results: dict[str, list[Result]]) -> str:
+    """One row a start."""
+    rows = [
+        [name, spread([run["loss"] for run in runs], 3), spread([run["chrF"] for run in runs])] for name, runs in results.items()
+    ]
+    return table(["", "validation loss per token", "chrF, test"], rows)
+
+
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pretraining-steps", type=int, default=2000, help="updates of each pre-training (%(default)s)")
+    parser.add_argument("--steps", type=int, default=400, help="updates of each fine-tuning (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each start (%(default)s)")
+    parser.add_argument("--width", type=int, default=128, help="d_model, a multiple of 32 (%(default)s)")
+    parser.add_argument("--layers", type=int, default=2, help="of each stack (%(default)s)")
+    parser.add_argument("--vocabulary", type=int, default=4000, help="BPE pieces (%(default)s)")
+    parser.add_argument("--length", type=int, default=96, help="tokens of a pre-training input (%(default)s)")
+    parser.add_argument("--batch", type=int, default=16, help="texts a step (%(default)s)")
+    parser.add_argument("--rate", type=float, default=4e-3, help="peak learning rate of the pre-training (%(default)s)")
+    parser.add_argument("--finetuning-rate", type=float, default=1e-3, help="peak learning rate of the fine-tuning (%(default)s)")
+    parser.add_argument("--documents", type=int, default=None, help="most documents to pre-train on (all)")
+    parser.add_argument("--pairs", type=int, default=None, help="most texts to fine-tune on (all)")
+    parser.add_argument("--measured", type=int, default=200, help="texts that are measured (%(default)s)")
+    parser.add_argument(
+        "--packages", nargs="+", default=["numpy", "torch", "transformers"], help="whose docstrings (%(default)s)"
+    )
+    parser.add_argument("--output", type=Path, default=Path("runs/pretraining"), help="folder of the runs (%(default)s)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = read_options(arguments)
+    settings = {name: value for name, value in vars(options).items() if name not in ("seeds", "output")}
+    kept, comparison = Results(options.output / "results.json", settings), Comparison(options)
+    found: dict[str, list[Result]] = {name: [] for name in STARTS}
+    for seed in range(1, options.seeds + 1):
+        for name, runs in found.items():
+            runs.append(kept.get(f"{name}, seed {seed}", lambda name=name, seed=seed: comparison.finetune(name, seed)))
+    print(f"\n{options.pretraining_steps:,} steps of pre-training, {options.steps:,} of fine-tuning, {options.seeds} seeds\n")
+    print(report(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 """Options about weights in a run of `transduct train`: which model is finished, also where nothing is left to train."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM
 
-from test_training_run import raw_recipe, weights
+from test_training_run import WORDS, raw_recipe, weights
 from tiny_training import tiny_trainer
 from transduct.training.averaging import averaged_tensors
 from transduct.training.checkpoints import list_checkpoints
@@ -101,9 +102,17 @@ def fine_tune(folder: Path, base: Path, fresh: bool = True, **training) -> str:
     return printed.getvalue()
 
 
-def test_a_recipe_has_no_alignments(tmp_path):
-    with pytest.raises(ValueError, match="the data of a recipe have no alignments"):
-        start(tmp_path, guided_alignment={"layer": 0})
+def test_a_recipe_with_alignments(tmp_path):
+    raw = raw_recipe(tmp_path, guided_alignment={"layer": 0, "weight": 1.0}, r_drop=1.0, word_dropout=0.2)
+    lines = [json.dumps({"source": word, "target": " ".join(word.upper()), "alignment": "0-0"}) for word in WORDS]
+    (tmp_path / "aligned.jsonl").write_text("\n".join(lines) + "\n")
+    raw["evaluation"]["inputs"] = []
+    raw["data"] = {"train": {"json": "aligned.jsonl", "alignment_field": "alignment"}}
+    recipe = build_recipe(raw)
+    recipe.folder = tmp_path
+    assert run(recipe, console=Console(quiet=True)).finished
+    with pytest.raises(ValueError, match=r"training\.guided_alignment, but no alignments in data\.train"):
+        start(tmp_path / "out", guided_alignment={"layer": 0})
 
 
 def test_a_run_keeps_the_checkpoints_that_it_needs():

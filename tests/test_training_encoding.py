@@ -78,6 +78,25 @@ def test_what_stands_before_a_text(tokenizer):
     assert "the source has 8 tokens" in str(too_long[0])
 
 
+def test_aligned_words_as_positions_of_tokens(tokenizer):
+    split = SplitSource(json="x", alignment_field="al", tag="<BT>", target_language="de", target_language_in="target")
+    encoder = PairEncoder(tokenizer, split)
+    rows = [
+        Row("ab c", ("A B",), "s:1", "t:1", "0-1 1-0"),
+        Row("ab", ("A",), "s:2", "t:2", "1-0"),
+        Row("a", ("A",), "s:3", "t:3", ""),
+    ]
+    example, bad, without = encoder(rows)
+    assert set(example) == set(encoder.features)
+    source = tokenizer.convert_ids_to_tokens(example["input_ids"])
+    with tokenizer.as_target():
+        target = tokenizer.convert_ids_to_tokens(example["labels"])
+    assert [(source[i], target[j]) for i, j in example["alignments"]] == [("a", "B"), ("b", "B"), ("c", "A")]
+    assert str(bad).startswith("s:2: the alignment '1-0' names word 1 of the source 'ab'")
+    assert bad.reason == "alignment"
+    assert without["alignments"] == []
+
+
 def test_tokens_that_the_tokenizer_lacks(tokenizer):
     with pytest.raises(ValueError, match=r"tag='<XT>': the tokenizer has no token <XT>. Train it with tokenizer.special_tokens"):
         PairEncoder(tokenizer, SplitSource(tag="<XT>"))

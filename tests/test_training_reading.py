@@ -156,6 +156,23 @@ def test_each_side_is_named_by_its_own_file(tmp_path):
     ]
 
 
+def test_alignments(tmp_path):
+    for name, text in {"a": "x y\nz\n", "b": "p\nq\n", "ab": "0-0 1-0\n\n", "short": "0-0\n"}.items():
+        (tmp_path / name).write_text(text)
+    texts = dict(source="a", target="b")
+    assert [row.alignment for row in rows(tmp_path, **texts, alignment="ab")] == ["0-0 1-0", ""]
+    with pytest.raises(ValueError, match="short:2: the file ends before this line, but a and b and short must have as many"):
+        rows(tmp_path, **texts, alignment="short")
+    with pytest.raises(ValueError, match="1 files of sources and 1 of targets and 2 of alignments"):
+        rows(tmp_path, **texts, alignment=["ab", "ab"])
+    pair = {"source": "x y", "target": ["p"]}
+    write_json(tmp_path / "x.jsonl", [json.dumps({**pair, "al": "0-0"}), json.dumps({**pair, "al": [0]}), json.dumps(pair)])
+    found = rows(tmp_path, json="x.jsonl", alignment_field="al")
+    assert found[0].alignment == "0-0"
+    assert "x.jsonl:2: the alignment must be a text such as" in str(found[1])
+    assert "x.jsonl:3: no key 'al'" in str(found[2])
+
+
 def test_bad_rows_of_tables(tmp_path):
     (tmp_path / "x.csv").write_bytes(b'source,target\na,b\n\nc\nd,e,f\n"g\nh",i\n\xff,k\nl,m\n')
     found = rows(tmp_path, csv="x.csv")

@@ -173,6 +173,22 @@ def test_the_prefix_belongs_to_the_sources_of_the_finished_model_too(tmp_path, c
     assert "a cat ->" in capsys.readouterr().out
 
 
+def test_alignments_guide_a_run(tmp_path):
+    raw = raw_recipe(tmp_path)
+    (tmp_path / "s.txt").write_text("the cat\na mat\n" * 4)
+    (tmp_path / "t.txt").write_text("CAT THE\nMAT A\n" * 4)
+    (tmp_path / "al.txt").write_text("0-1 1-0\n" * 8)
+    raw["data"] |= {"train": {"source": "s.txt", "target": "t.txt", "alignment": "al.txt"}, "validation": {"json": "b.jsonl"}}
+    raw["training"] |= {"eval_strategy": "steps", "eval_steps": 3}
+    with pytest.raises(ValueError, match=r"has alignments in data\.train, but no training\.guided_alignment"):
+        start(tmp_path, raw)
+    raw["training"]["guided_alignment"] = {"weight": 0.5, "layer": 0}
+    assert start(tmp_path, raw).finished
+    raw["data"]["train"].pop("alignment")
+    with pytest.raises(ValueError, match=r"has training\.guided_alignment, but no alignments in data\.train"):
+        start(tmp_path, raw)
+
+
 def test_a_run_of_before_these_options_goes_on(tmp_path):
     """Its `recipe.yaml` names only the options that there were then."""
     import yaml

@@ -8,6 +8,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from transduct.training.alignments import AlignmentCollator
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.collators import Seq2SeqCollator
 from transduct.training.metrics import ERRORS
@@ -51,11 +52,12 @@ def build_arguments(recipe: Recipe, output: Path) -> TransductTrainingArguments:
         if recipe.training.get("predict_with_generate"):
             raise ValueError(f"training.predict_with_generate: {recipe.objective.name} has no references; leave it out")
         options["predict_with_generate"] = False
-    if recipe.training.get("guided_alignment") is not None:
-        raise ValueError(
-            "training.guided_alignment: the data of a recipe have no alignments. Train from Python, with examples of "
-            "transduct.training.alignments.token_alignments and its AlignmentCollator"
-        )
+    aligned = all(part.aligned for part in recipe.data.parts)
+    if aligned != (recipe.training.get("guided_alignment") is not None):
+        given, missing = ("alignments in data.train", "training.guided_alignment")[:: 1 if aligned else -1]
+        raise ValueError(f"the recipe has {given}, but no {missing}: give both, or neither")
+    if aligned:
+        options["remove_unused_columns"] = False  # the model is not given the alignments, but what guides it is
     if recipe.without_end is not None:
         without_end = f"data.train is {recipe.without_end} and has no last row"
         if "num_train_epochs" in recipe.training:
@@ -137,7 +139,7 @@ def build_collator(recipe: Recipe, tokenizer: Any, model: Any) -> Any:
     has_decoder = model_kind(recipe.objective) == "TransductForConditionalGeneration"
     collator = Seq2SeqCollator(tokenizer, model=model if has_decoder else None)
     if recipe.objective.of_pairs:
-        return collator
+        return AlignmentCollator(collator) if recipe.data.parts[0].aligned else collator
     return ObjectiveCollator(make_objective(recipe.objective, tokenizer), collator, labelled="keep")
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from datasets import Features, List, Value
 
 from transduct.tokenization import TransductTokenizer, language_token
+from transduct.training.alignments import token_alignments
 from transduct.training.reading import BadRow, Row
 from transduct.training.recipe_data import SplitSource
 
@@ -92,6 +93,8 @@ class PairEncoder:
     @property
     def features(self) -> Features:
         ids = Features({"input_ids": IDS, "labels": IDS})
+        if self.split.aligned:
+            return Features(ids | {"alignments": List(IDS)})
         if self.keep_texts == "no":
             return ids
         return Features(ids | (TEXTS if self.keep_texts == "all" else {"source": Value("string"), "target": Value("string")}))
@@ -101,6 +104,9 @@ class PairEncoder:
         return ["pairs", tokenizer_key(self.tokenizer), asdict(self.around), limits, self.keep_texts]
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Example | BadRow]:
+        if self.split.aligned:
+            yield from map(self._aligned, rows)
+            return
         for some in in_pieces(rows, ROWS_AT_ONCE):
             pairs = [(row, target) for row in some for target in row.targets[: 1 if self.keep_texts == "all" else None]]
             sources = self.encode_sources([row.source for row, _ in pairs])
@@ -108,6 +114,22 @@ class PairEncoder:
             for (row, target), source_ids, target_ids in zip(pairs, sources, targets, strict=True):
                 example = {"input_ids": source_ids, "labels": self.around.before_target + target_ids}
                 yield self._too_long(row, example) or example | self._texts(row, target)
+
+    def _aligned(self, row: Row) -> Example | BadRow:
+        """A pair with the positions of tokens whose words are aligned."""
+        assert row.alignment is not None
+        try:
+            example = token_alignments(self.tokenizer, row.source, row.targets[0], row.alignment)
+        except ValueError as error:
+            return BadRow(row.origin, str(error), "alignment")
+        before = self.around
+        shift = (len(before.before_source), len(before.before_target))
+        example = {
+            "input_ids": before.before_source + example["input_ids"],
+            "labels": before.before_target + example["labels"],
+            "alignments": [[source + shift[0], target + shift[1]] for source, target in example["alignments"]],
+        }
+        return self._too_long(row, example) or example
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of sources as the model is given them."""

@@ -38,6 +38,8 @@ class Row(NamedTuple):
     origin: str
     """Where it comes from, "file:line"."""
     target_origin: str
+    alignment: str | None = None
+    """Which words belong together, "0-0 1-2"."""
 
 
 class BadRow(ValueError):
@@ -51,8 +53,8 @@ class BadRow(ValueError):
         return f"{self.origin}: {self.complaint}"
 
 
-Found = tuple[str, str, Any, Any]
-"""Origin of the source, origin of the target, source and target, or a `BadRow` in their place."""
+Found = tuple[str, str, Any, Any, Any]
+"""Origin of the source, origin of the target, source, target and alignment, or a `BadRow` in their place."""
 
 
 def read(split: SplitSource, folder: Path, documents: bool = False) -> Iterator[Row | BadRow]:
@@ -66,7 +68,8 @@ def read(split: SplitSource, folder: Path, documents: bool = False) -> Iterator[
         FileNotFoundError: for a file that does not exist, and a pattern that fits none.
         ValueError: for files that do not fit the description: no such column, unequal numbers of lines, no such function.
     """
-    names = (split.text_field,) if documents else (split.source_field, split.target_field)
+    fields = (split.text_field,) if documents else (split.source_field, split.target_field, split.alignment_field)
+    names = [name for name in fields if name is not None]
     found = islice(_found(split, folder, names, documents), split.limit)
     return (_checked_row(*row, documents) for row in found)
 
@@ -88,7 +91,8 @@ def _found(split: SplitSource, folder: Path, names: Sequence[str], documents: bo
         return _each(_read_lines if split.documents == "line" else _read_paragraphs, files(split.text, folder))
     assert split.source is not None
     assert split.target is not None
-    return _read_text(files(split.source, folder), files(split.target, folder))
+    alignments = None if split.alignment is None else files(split.alignment, folder)
+    return _read_text(files(split.source, folder), files(split.target, folder), alignments)
 
 
 def files(named: str | Sequence[str], folder: Path) -> list[Path]:
@@ -111,8 +115,8 @@ def _each(reader: Callable[..., Iterator[Found]], paths: Iterable[Path], *argume
         yield from reader(path, *arguments)
 
 
-def _checked_row(origin: str, target_origin: str, source: Any, target: Any, documents: bool) -> Row | BadRow:
-    for side in (source, target):
+def _checked_row(origin: str, target_origin: str, source: Any, target: Any, alignment: Any, documents: bool) -> Row | BadRow:
+    for side in (source, target, alignment):
         if isinstance(side, BadRow):
             return side
     targets = () if documents else tuple(target) if isinstance(target, (list, tuple)) else (target,)
@@ -123,7 +127,9 @@ def _checked_row(origin: str, target_origin: str, source: Any, target: Any, docu
     for text in targets:
         if complaint := _complaint("target", text):
             return BadRow(target_origin, *complaint)
-    return Row(source, targets, origin, target_origin)
+    if alignment is not None and (not isinstance(alignment, str) or len(targets) != 1):
+        return BadRow(origin, f'the alignment must be a text such as "0-0 1-2", of one target, not {alignment!r}', "alignment")
+    return Row(source, targets, origin, target_origin, alignment)
 
 
 def _complaint(side: str, text: Any) -> tuple[str, str] | None:
@@ -152,16 +158,18 @@ def _lines(path: Path) -> Iterator[str | BadRow]:
                 yield BadRow(f"{path}:{number}", f"not UTF-8: {error.reason}", "encoding")
 
 
-def _read_text(sources: list[Path], targets: list[Path]) -> Iterator[Found]:
-    if len(sources) != len(targets):
-        raise ValueError(f"{len(sources)} files of sources and {len(targets)} of targets: each needs its other")
-    for source_path, target_path in zip(sources, targets, strict=True):
-        for number, (source, target) in enumerate(zip_longest(_lines(source_path), _lines(target_path)), start=1):
-            if source is None or target is None:
-                ended = source_path if source is None else target_path
-                pair = f"{source_path.name} and {target_path.name}"
-                raise ValueError(f"{ended}:{number}: the file ends before this line, but {pair} must have as many lines")
-            yield f"{source_path}:{number}", f"{target_path}:{number}", source, target
+def _read_text(sources: list[Path], targets: list[Path], alignments: list[Path] | None) -> Iterator[Found]:
+    if len({len(sources), len(targets), len(sources if alignments is None else alignments)}) > 1:
+        also = "" if alignments is None else f" and {len(alignments)} of alignments"
+        raise ValueError(f"{len(sources)} files of sources and {len(targets)} of targets{also}: each needs its others")
+    for paths in zip(sources, targets, *([] if alignments is None else [alignments]), strict=True):
+        for number, lines in enumerate(zip_longest(*map(_lines, paths)), start=1):
+            if None in lines:
+                group = " and ".join(path.name for path in paths)
+                ended = paths[lines.index(None)]
+                raise ValueError(f"{ended}:{number}: the file ends before this line, but {group} must have as many lines")
+            source, target, *alignment = lines
+            yield f"{paths[0]}:{number}", f"{paths[1]}:{number}", source, target, alignment[0] if alignment else None
 
 
 def _read_lines(path: Path) -> Iterator[Found]:
@@ -188,8 +196,8 @@ def _paragraph(path: Path, number: int, lines: list[str | BadRow]) -> Found:
     return _one_origin(f"{path}:{number}", bad or "\n".join(map(str, lines)))
 
 
-def _one_origin(origin: str, source: Any, target: Any = None) -> Found:
-    return origin, origin, source, target
+def _one_origin(origin: str, source: Any, target: Any = None, alignment: Any = None) -> Found:
+    return origin, origin, source, target, alignment
 
 
 def _picked(origin: str, row: Any, names: Sequence[str], shown: str) -> Found:

@@ -36,6 +36,8 @@ class SplitSource:
     """Text with one source a line; belongs to `target`."""
     target: str | list[str] | None = None
     """Text with the targets, line by line."""
+    alignment: str | list[str] | None = None
+    """Text with the word alignments of the pairs of `source` and `target`, "0-0 1-2", for `training.guided_alignment`."""
     json: str | list[str] | None = None
     """JSON lines."""
     csv: str | list[str] | None = None
@@ -59,6 +61,8 @@ class SplitSource:
     """A document of `text` is a "line", or a "paragraph": the lines up to an empty one."""
     source_field: str = "source"
     target_field: str = "target"
+    alignment_field: str | None = None
+    """The field of word alignments, if there is one."""
     text_field: str = "text"
     """The field of a document, where an objective is given."""
     limit: int | None = None
@@ -81,6 +85,10 @@ class SplitSource:
     """How often rows of this part of a mixture are drawn, relative to the others'; None: by its number of rows."""
     objective: "ObjectiveSection | None" = None
     """What is made of the rows of this part, where it is not the recipe's `objective`: a mixture of tasks."""
+
+    @property
+    def aligned(self) -> bool:
+        return self.alignment is not None or self.alignment_field is not None
 
     def __str__(self) -> str:
         """The name in messages."""
@@ -171,6 +179,8 @@ def build_data(raw: Any, objective: ObjectiveSection) -> DataSection:
             _check_part_of_no_mixture(values[name], f"data.{name}")
             if values[name].objective is not None:
                 raise ValueError(f"data.{name}.objective: only training data have their own; this is the recipe's objective")
+            if values[name].aligned:
+                raise ValueError(f"data.{name}: only training data are aligned; an evaluation has no use for it")
             if values[name].streaming:
                 raise ValueError(f"data.{name}.streaming: only training data are streamed; an evaluation needs its last row")
     if values.get("subwords") is not None:
@@ -227,6 +237,7 @@ def _check_kind(split: SplitSource, path: str, documents: bool, way: str) -> Non
     needs = dict.fromkeys(("config", "split"), way == "dataset") | {"arguments": way == "function", "documents": way == "text"}
     in_columns = way in ("json", "csv", "tsv", "parquet", "dataset")
     needs |= dict.fromkeys(fields_of_pairs, in_columns and not documents) | {"text_field": in_columns and documents}
+    needs |= {"alignment": way == "source and target", "alignment_field": in_columns and not documents}
     needs |= dict.fromkeys(around_sources, not documents)
     defaults = SplitSource()
     for name, has_use in needs.items():
@@ -243,7 +254,8 @@ def _check_values(split: SplitSource, path: str) -> None:
         check_count(split.limit, f"{path}.limit", 1)
     if split.weight is not None:
         check_number(split.weight, f"{path}.weight", above=0)
-    for name in ("source_prefix", "tag", "source_language", "target_language", "source_field", "target_field", "text_field"):
+    texts = [f.name for f in fields(SplitSource) if f.name.endswith(("_prefix", "_field", "_language"))]
+    for name in ("tag", *texts):
         if vars(split)[name] is not None and not isinstance(vars(split)[name], str):
             raise ValueError(f"{path}.{name}={vars(split)[name]!r} must be a text; quote what YAML reads otherwise")
 
@@ -273,8 +285,20 @@ def _check_data(data: DataSection, documents: bool) -> None:
     for part in data.parts:
         if part.streaming and len(weighted) > 1 and not any(weighted):
             raise ValueError(f"data.train: {part} is a stream, whose number of rows is not known: give all parts a weight")
+    aligned = [part.aligned for part in data.parts]
+    if any(aligned):
+        _check_alignments(data, all(aligned))
     if data.subwords is not None:
         _check_subwords(data.subwords, documents)
+
+
+def _check_alignments(data: DataSection, all_parts: bool) -> None:
+    if not all_parts:
+        raise ValueError("data.train: some parts have alignments and others do not: give them to all, or to none")
+    if data.subwords is not None:
+        raise ValueError("data.subwords: alignments belong to one segmentation of their texts; leave one of them out")
+    if any(part.source_prefix for part in data.parts):
+        raise ValueError("data.train.source_prefix would shift the words that the alignments number: use a tag, or leave it out")
 
 
 def _check_subwords(subwords: SubwordSection, documents: bool) -> None:

@@ -50,6 +50,8 @@ class RunData:
 
     def _texts(self, part: SplitSource, side: str) -> Iterator[str]:
         documents = not self.recipe.objective_of(part).of_pairs
+        if documents and side == "target":
+            return
         for row in usable(read(part, self.recipe.folder, documents), self.recipe.data.bad_rows, Skipped()):
             yield from row.targets if side == "target" else (row.source,)
 

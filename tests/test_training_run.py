@@ -15,6 +15,7 @@ import yaml
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from transduct.training.building import build_arguments
 from transduct.training.recipe import build_recipe
 from transduct.training.run import is_over, run
 
@@ -164,6 +165,52 @@ def test_time_is_a_budget_over_all_starts(tmp_path):
     assert start(tmp_path, change, minutes=0.2 / 60).finished
 
 
+def early(raw: dict) -> None:
+    """Nothing is learnt, so that the first of the evaluations stays the best."""
+    raw["training"].update(
+        learning_rate=0.0, eval_strategy="steps", eval_steps=2, early_stopping_patience=2, metric_for_best_model="word error"
+    )
+
+
+def test_early_stopping_by_a_metric_of_the_recipe(tmp_path, capsys):
+    first = start(tmp_path, early)
+    out = tmp_path / "out"
+    assert first.finished
+    assert json.loads((out / "metrics.json").read_text())["steps"] == 6
+    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["checkpoint-2", "checkpoint-6"]
+    assert sorted(path.name for path in (out / "predictions").iterdir()) == ["2.jsonl", "4.jsonl", "6.jsonl"]
+    rows = [json.loads(line) for line in (out / "predictions" / "2.jsonl").read_text().splitlines()]
+    assert [row["source"] for row in rows] == WORDS
+    assert [row["references"] for row in rows] == [[" ".join(word.upper())] for word in WORDS]
+    assert start(tmp_path, early, Console(width=300)) == first
+    assert "nothing is left to train" in capsys.readouterr().out
+
+
+def test_the_best_is_one_of_the_recipes_metrics(tmp_path):
+    def options(name: str):
+        raw = raw_recipe(tmp_path)
+        early(raw)
+        raw["training"]["metric_for_best_model"] = name
+        raw["evaluation"]["metrics"]["right"] = "exact_match"
+        args = build_arguments(build_recipe(raw), tmp_path)
+        return args.metric_for_best_model, args.greater_is_better
+
+    assert options("word error") == options("eval_word_error") == ("word_error", False)
+    assert options("right") == ("right", True)
+    assert options("loss") == ("loss", False)
+    with pytest.raises(ValueError, match=r"metric_for_best_model='bleu' is not measured: choose one of loss, phoneme_error"):
+        options("bleu")
+
+
+def test_a_run_without_a_whole_checkpoint_is_not_started_anew(tmp_path):
+    start(tmp_path)
+    for path in (tmp_path / "out" / "checkpoints").glob("checkpoint-*/model.safetensors"):
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"no checkpoint in .* is whole"):
+        start(tmp_path)
+    assert start(tmp_path, fresh=True).finished
+
+
 def command(folder: Path) -> list[str]:
     raw = raw_recipe(folder, max_steps=100_000, save_steps=5, save_strategy="steps", save_total_limit=2)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(raw))
@@ -185,7 +232,7 @@ def wait_for_checkpoints(folder: Path, process: subprocess.Popen) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_command_goes_on(tmp_path, number):
     arguments = command(tmp_path)
     process = subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

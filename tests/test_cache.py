@@ -304,3 +304,15 @@ def test_a_given_empty_cache_is_the_one_that_fills():
     cache = TransductCache(own, cross)
     assert cache.self_attention_cache is own
     assert cache.cross_attention_cache is cross
+
+
+def test_a_loss_behind_tokens_in_a_cache_is_that_of_the_whole():
+    model = build(TransductForConditionalGeneration, tiny()).train()
+    labels = TARGETS.clone()
+    labels[0, -2:] = -100
+    whole = labels.clone()
+    whole[:, :4] = -100
+    wanted = model(IDS, MASK, decoder_input_ids=TARGETS, labels=whole).loss
+    cache = model(IDS, MASK, decoder_input_ids=TARGETS[:, :4], use_cache=True).cache
+    found = model(IDS, MASK, decoder_input_ids=TARGETS[:, 4:], labels=labels[:, 4:], cache=cache).loss
+    torch.testing.assert_close(found, wanted, rtol=0, atol=EXACT)

@@ -155,7 +155,8 @@ class TransductForConditionalGeneration(TransductGenerationMixin, ResizableVocab
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = shift_right(labels, self.config)
         with_logits = (labels is None or not self.training) if return_logits is None else return_logits
-        if labels is not None and not with_logits and decoder_attention_mask is None and decoder_segment_ids is None:
+        masked = decoder_attention_mask is not None or decoder_segment_ids is not None
+        if labels is not None and not with_logits and not masked and cache is None and past_key_values is None:
             decoder_attention_mask = up_to_last_target(labels)  # what comes after it trains nothing
         outputs = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, cross_attention_mask, position_ids,

@@ -2,7 +2,9 @@
 
 import errno
 import json
+import os
 import random
+import resource
 import shutil
 import zipfile
 from pathlib import Path
@@ -222,6 +224,29 @@ def test_a_full_disk_at_the_first_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(CheckpointNotWritten, match="there is no checkpoint before it"):
         tiny_trainer(tmp_path, **OPTIONS, max_steps=4).train()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_the_system_cuts_off(tmp_path):
+    """Not torch's word for it: a process of its own may write files of 40,000 bytes, and the optimizer's is longer."""
+    tiny_trainer(tmp_path, **OPTIONS, max_steps=2, save_total_limit=1).train()
+    assert (
+        (tmp_path / "checkpoint-2" / "optimizer.pt").stat().st_size
+        > 40_000
+        > max(path.stat().st_size for path in (tmp_path / "checkpoint-2").iterdir() if path.name != "optimizer.pt")
+    )
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+        try:
+            tiny_trainer(tmp_path, **OPTIONS, max_steps=4, save_total_limit=1).train(resume_from_checkpoint=True)
+        except CheckpointNotWritten as error:
+            (tmp_path / "said").write_text(str(error))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert f"checkpoint-4 could not be written to {tmp_path}" in (tmp_path / "said").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "said"]
+    assert checkpoint_fault(tmp_path / "checkpoint-2") is None
 
 
 def test_an_old_checkpoint_goes_only_after_the_new_one_is_whole(tmp_path, monkeypatch):

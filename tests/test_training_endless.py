@@ -201,3 +201,18 @@ def test_options_of_the_arguments_act_here_too(tmp_path):
     for options in (dict(packing=True, max_tokens_per_batch=40), dict(max_tokens_per_batch="auto")):
         with pytest.raises(ValueError, match="need the lengths of all pairs beforehand"):
             trainer_of(tmp_path, mapped(24), 2, **options).train()
+
+
+def test_an_unmodified_trainer_trains_on_it_too(tmp_path):
+    from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+    model, steps = tiny_model(), 3
+    before = torch.cat([p.detach().flatten() for p in model.parameters()])
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path), max_steps=steps, use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", learning_rate=0.01
+    )
+    data = EndlessData([mapped(5)], block_rows=5)
+    collate = Seq2SeqCollator(Tokenizer(), model=model)
+    trainer = Seq2SeqTrainer(model, arguments, train_dataset=data, data_collator=collate)
+    assert trainer.train().global_step == steps
+    assert not torch.equal(torch.cat([p.detach().flatten() for p in model.parameters()]), before)

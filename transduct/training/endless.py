@@ -6,7 +6,8 @@ time are a block: its examples are made, arranged in batches, and the batches sh
 of worker processes changes nothing. Of several training processes each takes every so manieth block; rows are drawn by all of
 them, which is cheap, and tokenised by one.
 
-What this leaves to be decided elsewhere: a run has no epochs and needs `max_steps`.
+A run on such data has no epochs and needs `max_steps`. One that goes on makes the batches that it has had once more, and leaves
+them: that takes time, but no step. A block's last batch may be a small one.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,0 +1,84 @@
+"""What a run is put together from: the model that fits the objective and the tokenizer, folders that are never half written."""
+
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+import transduct
+from transduct.tokenization import TransductTokenizer
+from transduct.training import Seq2SeqCollator
+from transduct.training.building import build_collator, build_model, save_whole
+from transduct.training.objectives import ObjectiveCollator
+from transduct.training.recipe import build_recipe
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return TransductTokenizer.train(iter(["a b c"]), "words", mask_token="<mask>", bos_token="<s>", extra_ids=9)
+
+
+def recipe_of(objective: str = "seq2seq", **model):
+    sizes = dict(preset="vaswani-base", d_model=16, d_ff=16, num_heads=2, encoder_layers=1, decoder_layers=1)
+    return build_recipe(
+        {
+            "output": "out",
+            "model": {**sizes, **model},
+            "tokenizer": {},
+            "data": {"train": {"json": "x"}},
+            "training": {},
+            "objective": {"name": objective},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("objective", "kind"),
+    [
+        ("seq2seq", transduct.TransductForConditionalGeneration),
+        ("span_corruption", transduct.TransductForConditionalGeneration),
+        ("masked_lm", transduct.TransductForMaskedLM),
+        ("causal_lm", transduct.TransductForCausalLM),
+    ],
+)
+def test_the_model_fits_the_objective(tokenizer, objective, kind):
+    recipe = recipe_of(objective)
+    model = build_model(recipe, tokenizer)
+    assert type(model) is kind
+    assert model.config.vocab_size == len(tokenizer)
+    collator = build_collator(recipe, tokenizer, model)
+    assert type(collator) is (Seq2SeqCollator if objective == "seq2seq" else ObjectiveCollator)
+    made = collator([{"input_ids": [4, 5, 1], "labels": [4, 5, 1]}])
+    assert ("decoder_input_ids" in made) is (kind is transduct.TransductForConditionalGeneration)
+
+
+def test_a_stock_tokenizer_has_one_vocabulary(tokenizer):
+    stock = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, pad_token="<pad>", eos_token="</s>")
+    config = build_model(recipe_of(), stock).config
+    assert (config.vocab_size, config.decoder_vocab_size, config.pad_token_id) == (len(stock), None, stock.pad_token_id)
+
+
+def test_fields_of_the_recipe_go_before_those_of_the_tokenizer(tokenizer):
+    assert build_model(recipe_of(vocab_size=64, decoder_start_token_id=1), tokenizer).config.vocab_size == 64
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
+    folder = tmp_path / "model"
+
+    def writes(text):
+        def save(to):
+            Path(to).mkdir(exist_ok=True)
+            (Path(to) / "file").write_text(text)
+
+        return save
+
+    def fails(to):
+        raise OSError("no space left")
+
+    save_whole(folder, writes("first"))
+    with pytest.raises(OSError, match="no space"):
+        save_whole(folder, writes("second"), fails)
+    assert (folder / "file").read_text() == "first"
+    save_whole(folder, writes("third"))
+    assert (folder / "file").read_text() == "third"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -1,7 +1,6 @@
 """What happens between two steps: stop when the time is up, checkpoint by the clock and on a signal."""
 
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType

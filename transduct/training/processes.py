@@ -17,6 +17,12 @@ def decided_by_main(decide: Callable[[], T]) -> T:
     return answer[0]
 
 
+def expect_all_gradients(args: Any, config: Any) -> None:
+    """Spare DDP the search for weights without a gradient after each step, unless layers are dropped, where there are some."""
+    if args.ddp_find_unused_parameters is None and getattr(config, "layer_drop", None) == 0:
+        args.ddp_find_unused_parameters = False
+
+
 def keep_tied_weights_together(trainer: Any) -> None:
     """Let FSDP2 split a model some of whose modules share a weight, as embeddings and the output projection do.
 

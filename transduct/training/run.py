@@ -44,7 +44,7 @@ from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
 from transduct.training.endless import EndlessData
 from transduct.training.final import SavedModel, measure, save_finished, show
 from transduct.training.options import described_average, finish_at
-from transduct.training.processes import decided_by_main
+from transduct.training.processes import decided_by_main, expect_all_gradients
 from transduct.training.progress import ShowProgress
 from transduct.training.recipe import Recipe, build_recipe
 from transduct.training.recipe_data import model_kind
@@ -159,6 +159,7 @@ def _build_trainer(recipe: Recipe, args: TransductTrainingArguments, output: Pat
         model.generation_config.length_penalty = recipe.evaluation.length_penalty
     model._keys_to_ignore_on_save = set(model.all_tied_weights_keys)  # else a resume warns that they are missing: stored once
     console.print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters", highlight=False)
+    expect_all_gradients(args, model.config)
     model = prepare_weights(model, args, partial(console.print, highlight=False))
     metrics = build_metrics(recipe, tokenizer, validation, output / "predictions")
     trainer = TransductTrainer(

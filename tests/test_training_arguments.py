@@ -9,6 +9,11 @@ from transduct.training import TransductTrainingArguments
     ("options", "message"),
     [
         ({"max_tokens_per_batch": 0}, "max_tokens_per_batch=0"),
+        ({"max_tokens_per_batch": "some"}, "max_tokens_per_batch='some' must be a positive whole number"),
+        ({"max_tokens_per_batch": 0.5}, "max_tokens_per_batch=0.5 must be a positive whole number"),
+        ({"max_tokens_per_batch": 9, "train_sampling_strategy": "group_by_length"}, "leave train_sampling_strategy out"),
+        ({"max_tokens_per_batch": 9, "dataloader_drop_last": True}, "leave dataloader_drop_last out"),
+        ({"packing": True}, "packing=True needs max_tokens_per_batch"),
         ({"max_minutes": 1}, "max_minutes=1 needs a schedule"),
         ({"save_seconds": 5}, "save_seconds=5 needs a schedule"),
         ({"cooldown": 0.1}, "cooldown=0.1 needs a schedule"),
@@ -45,6 +50,8 @@ def test_defaults_of_arguments(tmp_path):
         return TransductTrainingArguments(output_dir=str(tmp_path), **options)
 
     assert (made().learning_rate, made().num_train_epochs) == (5e-5, 3.0)
+    assert made(max_tokens_per_batch="4096").max_tokens_per_batch == 4096  # as a command line gives it
+    assert made(max_tokens_per_batch="auto").max_tokens_per_batch == "auto"
     assert made(schedule="vaswani", warmup_steps=9).learning_rate == 1.0
     assert made(schedule="constant", max_minutes=1).num_train_epochs == 1e6
     assert made(schedule="constant", max_minutes=1, num_train_epochs=2).num_train_epochs == 2

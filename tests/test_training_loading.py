@@ -8,6 +8,9 @@ import torch
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from datasets import Dataset
 
+import loading_runs
+from launching import seen_by_each
+from test_training_run import start
 from tiny_training import Tokenizer, pairs, tiny_model, tiny_trainer
 from transduct.training import Seq2SeqCollator
 from transduct.training.loading import pair_lengths
@@ -131,3 +134,47 @@ def test_lengths_need_columns_and_an_end():
         pair_lengths(Dataset.from_dict({"text": ["a"]}))
     with pytest.raises(ValueError, match="this one is a stream"):
         pair_lengths(Dataset.from_list(pairs(2)).to_iterable_dataset())
+
+
+@pytest.mark.parametrize("budget", [40, "auto"])
+def test_a_recipe_packs(tmp_path, budget):
+    outcome = start(tmp_path, lambda raw: raw["training"].update(packing=True, max_tokens_per_batch=budget, max_steps=2))
+    assert outcome.finished
+    assert (tmp_path / "out/checkpoints/token_budget.json").is_file() == (budget == "auto")
+
+
+@pytest.mark.parametrize("option", [{"packing": True}, {"max_tokens_per_batch": "auto"}])
+def test_data_without_a_last_row_have_no_lengths(tmp_path, option):
+    def change(raw):
+        raw["data"]["train"]["streaming"] = True
+        raw["training"].update(option)
+
+    with pytest.raises(ValueError, match="need the lengths of all pairs beforehand"):
+        start(tmp_path, change)
+
+
+# ---- several processes ----------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """What each of two processes saw; all in one start, since that is what takes time."""
+    return seen_by_each("loading_runs.py", tmp_path_factory.mktemp("loading"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", list(loading_runs.BATCHES))
+def test_two_processes_share_each_epoch_and_learn_what_one_does(two, tmp_path, batches):
+    first, second = (seen[batches] for seen in two)
+    whole = sorted(tuple(row["labels"]) for row in pairs(40))
+    for epoch in (0, 1):
+        mine, others = first["labels"][epoch], second["labels"][epoch]
+        assert len(mine) == len(others)
+        tokens = [int((labels != -100).sum()) for labels in (*mine, *others)]
+        assert sum(tokens) == sum(map(len, whole))
+        assert min(tokens) > 0
+        shares = [sum(int((labels != -100).sum()) for labels in part) for part in (mine, others)]
+        assert max(shares) < 1.3 * min(shares)
+    assert not all(map(torch.equal, first["labels"][0], first["labels"][1]))
+    alone = loading_runs.one_update(tmp_path, batches)
+    for seen in (first, second):
+        assert torch.allclose(seen["update"], alone, rtol=0, atol=1e-12)
+        assert torch.equal(seen["resumed"]["resumed"], seen["resumed"]["straight"])

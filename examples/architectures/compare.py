@@ -205,10 +205,10 @@ def report(results: dict[str, list[Result]]) -> str:
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=600, help="updates of each run (%(default)s)")
+    parser.add_argument("--steps", type=int, default=800, help="updates of each run (%(default)s)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each model (%(default)s)")
     parser.add_argument("--width", type=int, default=64, help="d_model (%(default)s)")
-    parser.add_argument("--batch", type=int, default=128, help="words a step (%(default)s)")
+    parser.add_argument("--batch", type=int, default=64, help="words a step (%(default)s)")
     parser.add_argument("--rate", type=float, default=5e-3, help="peak learning rate (%(default)s)")
     parser.add_argument("--words", type=int, default=40_000, help="training words (%(default)s)")
     parser.add_argument("--validation", type=int, default=1_000, help="words that are measured (%(default)s)")

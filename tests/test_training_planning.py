@@ -115,8 +115,20 @@ def test_r_drop_and_averages_cost_what_they_do(tmp_path):
     assert dropped.flops_per_step == 2 * plain.flops_per_step
     assert dropped.layouts[0].activations > 1.7 * plain.layouts[0].activations
     assert averaged.layouts[0].total - plain.layouts[0].total == 4 * plain.parameters
-    frozen = make_plan(recipe(tmp_path, freeze=["embeddings"]))
-    assert any("training.freeze: planned as if" in note for note in frozen.assumptions)
+
+
+def test_only_what_is_trained_has_gradients_and_state(tmp_path):
+    whole = make_plan(recipe(tmp_path)).layouts[0]
+    frozen = make_plan(recipe(tmp_path, freeze=["embeddings", "encoder"])).layouts[0]
+    decoder = 25_165_824  # the matrices of base's decoder
+    assert frozen.parameters == whole.parameters
+    assert frozen.gradients == pytest.approx(4 * decoder, rel=0.01)
+    assert frozen.optimizer == 2 * frozen.gradients
+    adapted = make_plan(recipe(tmp_path, lora={"rank": 8}))
+    added = 18 * 2 * 8 * (512 + 512)  # 18 attentions, q_proj and v_proj, two matrices of rank 8
+    assert adapted.parameters == 63_082_496 + added
+    assert adapted.layouts[0].gradients == 4 * added
+    assert any("training.lora: FLOPs" in note for note in adapted.assumptions)
 
 
 def test_minutes_limit_the_steps(tmp_path):
@@ -184,6 +196,8 @@ def test_bad_options_are_named(options, message):
 def test_recipes_that_cannot_be_planned_are_refused(tmp_path):
     with pytest.raises(ValueError, match="max_tokens_per_batch=100 is less than one pair of 128 \\+ 128 tokens"):
         make_plan(recipe(tmp_path, max_tokens_per_batch=100))
+    with pytest.raises(ValueError, match="max_tokens_per_batch='auto' is found out on the device"):
+        make_plan(recipe(tmp_path, max_tokens_per_batch="auto"))
     with pytest.raises(ValueError, match=r"training.optim='rmsprop' cannot be planned"):
         make_plan(recipe(tmp_path, optim="rmsprop"))
     with pytest.raises(ValueError, match=r"training.bf16 and training.fp16 exclude"):

@@ -143,7 +143,7 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
     args = _arguments(recipe)
     config = planned_config(recipe, options.vocab_size, notes)
     source, target = mean_lengths(recipe, (options.source_length, options.target_length), config.max_positions, notes)
-    model = _model_without_weights(recipe, config)
+    model = _model_without_weights(recipe, config, args)
     rows = _pairs_per_batch(args, source, target)
     passes = 2 if args.r_drop else 1  # R-drop sees each batch twice
     half = "bfloat16" if args.bf16 else "float16" if args.fp16 else None
@@ -228,18 +228,22 @@ def planned_config(recipe: Recipe, vocab_size: int | None = None, notes: list[st
     return config_from_preset(options.pop("preset"), **options)
 
 
-def _model_without_weights(recipe: Recipe, config: Any) -> Any:
-    """What `describe` takes: the config, or for an encoder or a decoder alone its model on the meta device."""
+def _model_without_weights(recipe: Recipe, config: Any, args: TransductTrainingArguments) -> Any:
+    """What `describe` takes: the config, or a model on the meta device where a config does not say all.
+
+    That is an encoder or a decoder alone, and a model of which a part is trained.
+    """
     import torch
 
     from transduct import modeling
+    from transduct.training.adapters import prepare_weights
 
     kind = model_kind(recipe.objective)
-    if kind == "TransductForConditionalGeneration":
+    if kind == "TransductForConditionalGeneration" and args.freeze is None and args.lora is None:
         return config
-    config.is_encoder_decoder = False
+    config.is_encoder_decoder = kind == "TransductForConditionalGeneration"
     with torch.device("meta"):
-        return getattr(modeling, kind)(config)
+        return prepare_weights(getattr(modeling, kind)(config), args)
 
 
 def _saved_config(folder: Path, changes: dict[str, Any]) -> Any:
@@ -303,9 +307,14 @@ def _checkpointing(args: TransductTrainingArguments) -> bool:
 
 
 def _pairs_per_batch(args: TransductTrainingArguments, source: int, target: int) -> int:
-    budget = args.max_tokens_per_batch
+    budget: Any = args.max_tokens_per_batch
     if budget is None:
         return args.per_device_train_batch_size
+    if isinstance(budget, str):
+        raise ValueError(
+            f"training.max_tokens_per_batch={budget!r} is found out on the device: plan with numbers, such as "
+            "--set training.max_tokens_per_batch=8192"
+        )
     if isinstance(budget, str):
         raise ValueError(f"training.max_tokens_per_batch={budget!r} is found when a training starts: give a number to plan with")
     if source + target > budget:
@@ -361,7 +370,7 @@ def _say_what_is_missing(
 ) -> None:
     for name in ("lora", "freeze"):
         if getattr(args, name) is not None:
-            notes.append(f"training.{name}: planned as if all weights were trained, which takes more memory")
+            notes.append(f"training.{name}: FLOPs are those of training all weights, a bound from above")
     if rate is None:
         notes.append("hours need --flops, the peak of one device, or --gpu, its name")
     else:

@@ -104,6 +104,11 @@ def test_an_order_that_is_not_the_references_is_refused(tmp_path):
         trainer_of(tmp_path, pairs(6), train_sampling_strategy="group_by_length").evaluate()
 
 
+def test_texts_must_be_generated(tmp_path):
+    with pytest.raises(ValueError, match="needs predict_with_generate=True"):
+        trainer_of(tmp_path, pairs(6), predict_with_generate=False).evaluate()
+
+
 def test_unknown_metrics():
     with pytest.raises(ValueError, match=r"metrics: error='wer' is unknown; choose one of token_error"):
         TextMetrics(Words(), ["a"], {"error": "wer"})

@@ -8,6 +8,7 @@
 To add a command, write `def name(...)` in `cli/name.py` and register it below; the order there is the order in the help.
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -74,8 +75,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _report(message: str, code: int) -> int:
-    """Say it on stderr, in one line however the message was broken."""
-    print(f"transduct: {' '.join(message.split())}", file=sys.stderr)
+    """Say it on stderr, in one line however the message was broken; of several processes, all but the first say who they are."""
+    process = os.environ.get("RANK", "0")
+    name = "transduct" if process == "0" else f"transduct (process {process})"
+    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
     return code
 
 

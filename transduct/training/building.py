@@ -74,7 +74,8 @@ def _best_metric(recipe: Recipe) -> dict[str, Any]:
     name = recipe.training.get("metric_for_best_model")
     if name is None:
         return {}
-    metrics = reported(recipe) if recipe.objective.of_pairs else {}
+    generates = recipe.objective.of_pairs and recipe.training.get("predict_with_generate", True)
+    metrics = reported(recipe) if generates else {}
     wanted = str(name).removeprefix("eval_").replace(" ", "_")
     if wanted not in {"loss", *metrics}:
         choices = ", ".join(["loss", *metrics])

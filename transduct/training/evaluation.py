@@ -72,7 +72,9 @@ class ExactEvaluation:
         self.totals = torch.zeros(2, dtype=torch.float64)  # loss summed over targets, number of targets
         self.rows = RowCount(trainer.accelerator, dataset)
         self.file: PredictionFile | None = None
-        if stream is not None and isinstance(self.metrics, TextMetrics) and self.generation_config is not None:
+        if isinstance(self.metrics, TextMetrics) and self.generation_config is None:
+            raise ValueError("compute_metrics measures texts, so it needs predict_with_generate=True")
+        if stream is not None and isinstance(self.metrics, TextMetrics):
             self.file = self.metrics.file(stream, trainer.args)
 
     def __enter__(self) -> "ExactEvaluation":

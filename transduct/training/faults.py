@@ -5,6 +5,9 @@ not finite, the update would ruin the weights, on every process alike; all of th
 accumulation, and without another message between them. Looking at it costs one synchronisation with the device an update; the
 trainer's `logging_nan_inf_filter`, which only keeps such losses out of the log, costs one for each batch already.
 
+An update that is left out changes neither weights nor optimizer; it counts as a step, so that data and schedule go on, and a
+moving average goes on as after an update of zero.
+
 With float16 the loss scaler meets infinite gradients as a matter of course and leaves these updates out itself; then only a
 loss that is not finite counts.
 """

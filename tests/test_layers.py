@@ -37,10 +37,13 @@ def test_linear_gives_the_same_product_with_and_without_gradients(shape, bias):
 
 
 def test_linear_uses_the_other_library_for_large_float32_products_without_gradients_only():
-    def products(layer, hidden, **context):
-        with torch.set_grad_enabled(context.get("grad", False)), torch.autocast("cpu", enabled=context.get("autocast", False)):
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-                layer(hidden)
+    def products(layer, hidden, grad=False, autocast=False):
+        with (
+            torch.set_grad_enabled(grad),
+            torch.autocast("cpu", enabled=autocast),
+            torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile,
+        ):
+            layer(hidden)
         return {event.key for event in profile.key_averages()}
 
     large, small = Linear(512, 512), Linear(16, 16)

@@ -315,8 +315,6 @@ def _pairs_per_batch(args: TransductTrainingArguments, source: int, target: int)
             f"training.max_tokens_per_batch={budget!r} is found out on the device: plan with numbers, such as "
             "--set training.max_tokens_per_batch=8192"
         )
-    if isinstance(budget, str):
-        raise ValueError(f"training.max_tokens_per_batch={budget!r} is found when a training starts: give a number to plan with")
     if source + target > budget:
         raise ValueError(
             f"training.max_tokens_per_batch={budget} is less than one pair of {source} + {target} tokens: raise it, or give the "

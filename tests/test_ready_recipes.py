@@ -144,7 +144,12 @@ def test_fine_tuning_takes_any_folder(kind, tmp_path, hub):
     folders = [f"model.from_pretrained={start}", f"tokenizer.from_pretrained={start}"]
     out, losses = train("finetune", tmp_path, [*folders, *CHANGES["finetune"]])
     assert_it_learnt(out, losses)
-    assert type(AutoModelForSeq2SeqLM.from_pretrained(out / "model")).__name__ == type(model).__name__
+    tuned = AutoModelForSeq2SeqLM.from_pretrained(out / "model")
+    assert type(tuned).__name__ == type(model).__name__
+    if kind == "t5":  # transformers would cut it at 21 tokens
+        assert tuned.generation_config.max_new_tokens == 512
+        with pytest.raises(ValueError, match=r"data\.max_target_tokens is not set, and T5ForConditionalGeneration has no length"):
+            train("finetune", tmp_path / "again", [*folders, *CHANGES["finetune"], "data.max_target_tokens=null"])
 
 
 PARAMETERS = {

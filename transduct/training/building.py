@@ -135,6 +135,31 @@ def build_model(recipe: Recipe, tokenizer: Any) -> Any:
     return getattr(transduct, kind)(config)
 
 
+def prepare_generation(model: Any, recipe: Recipe) -> None:
+    """Beam search as the evaluation section has it, and a length for models that have none.
+
+    A model of this package writes up to 50 tokens more than its source has, as the paper does. Of others, transformers would cut
+    every output at 21 tokens without a word: they write up to `data.max_target_tokens`, unless their own generation config says
+    how many.
+
+    Raises:
+        ValueError: for outputs that are to be measured and have no length.
+    """
+    if not model.can_generate():
+        return
+    generation = model.generation_config
+    generation.num_beams, generation.length_penalty = recipe.evaluation.num_beams, recipe.evaluation.length_penalty
+    if model.config.model_type == "transduct" or generation.max_length is not None or generation.max_new_tokens is not None:
+        return
+    measured = recipe.data.validation is not None or recipe.data.test is not None
+    if measured and recipe.data.max_target_tokens is None:
+        raise ValueError(
+            f"data.max_target_tokens is not set, and {type(model).__name__} has no length of its own: outputs would be cut at "
+            "21 tokens. Set it to the longest output that is wanted"
+        )
+    generation.max_new_tokens = recipe.data.max_target_tokens
+
+
 def build_collator(recipe: Recipe, tokenizer: Any, model: Any) -> Any:
     """Pads pairs, and what an objective has made of documents."""
     has_decoder = model_kind(recipe.objective) == "TransductForConditionalGeneration"

@@ -38,6 +38,7 @@ from transduct.training.building import (
     build_metrics,
     build_model,
     build_tokenizer,
+    prepare_generation,
 )
 from transduct.training.callbacks import EarlyStopping, SaveLastStep, StopOnSignal
 from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
@@ -154,9 +155,7 @@ def _build_trainer(recipe: Recipe, args: TransductTrainingArguments, output: Pat
         train, validation = data.training(tokenizer), data.validation(tokenizer)
     set_seed(args.seed)
     model = build_model(recipe, tokenizer)
-    if model.can_generate():
-        model.generation_config.num_beams = recipe.evaluation.num_beams
-        model.generation_config.length_penalty = recipe.evaluation.length_penalty
+    prepare_generation(model, recipe)
     model._keys_to_ignore_on_save = set(model.all_tied_weights_keys)  # else a resume warns that they are missing: stored once
     console.print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters", highlight=False)
     expect_all_gradients(args, model.config)

@@ -58,6 +58,16 @@ def test_changes_from_the_command_line():
     assert recipe.output == "elsewhere"
 
 
+def test_powers_of_ten_are_numbers_in_every_section(tmp_path):
+    path = tmp_path / "config.yaml"
+    text = yaml.safe_dump(changed("model", {"preset": "vaswani-base", "z_loss": "Z", "norm_eps": "EPS"}))
+    path.write_text(text.replace("z_loss: Z", "z_loss: 1e-4").replace("norm_eps: EPS", "norm_eps: 1.E-6"))
+    recipe = load_recipe(path, ["evaluation.length_penalty=2e0", "model.dropout=.1e+0", "output=1e"])
+    assert recipe.model == {"preset": "vaswani-base", "z_loss": 1e-4, "norm_eps": 1e-6, "dropout": 0.1}
+    assert recipe.evaluation.length_penalty == 2.0
+    assert recipe.output == "1e"
+
+
 def test_numbers_and_words_that_yaml_reads_otherwise():
     recipe = build_recipe(changed("training", {"learning_rate": "3e-4", "eval_strategy": False, "optim": "sgd", "max_steps": 5}))
     assert recipe.training == {"learning_rate": 3e-4, "eval_strategy": "no", "optim": "sgd", "max_steps": 5}

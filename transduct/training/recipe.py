@@ -15,6 +15,7 @@ command line's `--set`, change single values.
 """
 
 import inspect
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -86,6 +87,15 @@ class Recipe:
         return split.objective or self.objective
 
 
+class _Loader(yaml.SafeLoader):
+    """Safe, and reads 1e-4 as the number that it is in YAML 1.2; PyYAML follows 1.1, where it is a text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
 def load_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
     """Read a YAML file, apply `section.key=value` changes, and check every key.
 
@@ -94,7 +104,7 @@ def load_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
     """
     path = Path(path)
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(raw, dict):
@@ -154,7 +164,7 @@ def _apply_change(raw: dict[str, Any], change: str) -> None:
         place = place.setdefault(section, {}) if isinstance(place, dict) else None
     if not isinstance(place, dict):
         raise ValueError(f"{change!r}: {'.'.join(sections)} is not a section")
-    place[key] = yaml.safe_load(value)
+    place[key] = yaml.load(value, _Loader)
 
 
 def _check_evaluation(evaluation: EvaluationSection, objective: ObjectiveSection) -> None:
@@ -197,7 +207,7 @@ def _training_arguments(raw: Any) -> dict[str, Any]:
 
 
 def _as_declared(value: Any, declared: str, path: str) -> Any:
-    """YAML reads 3e-3 as a text and no as false: make them what the field takes, and refuse texts for numbers."""
+    """YAML reads no as false: make it what the field takes, and numbers of texts; refuse other texts for numbers."""
     takes = {name for name in ("float", "int", "bool", "str", "dict", "list") if name in declared}
     if value is False and "str" in takes and "bool" not in takes:
         return "no"

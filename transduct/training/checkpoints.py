@@ -36,7 +36,10 @@ class CheckpointNotWritten(OSError):
 
 
 class SavesState:
-    """Base of callbacks whose state is too large for `trainer_state.json`, such as averaged weights."""
+    """Base of callbacks whose state is too large for `trainer_state.json`, such as averaged weights, or each process's own."""
+
+    resumed_at: Path | None = None
+    """The checkpoint that a training goes on from. It is set before `on_train_begin`, which takes it away."""
 
     def save_state(self, folder: Path) -> None:
         """Write into `folder`, a checkpoint that becomes whole with it. Every process calls this."""
@@ -47,13 +50,21 @@ class WholeCheckpoints:
     """Stands in for a trainer's `_save_checkpoint`, which then writes aside; see the top of this file."""
 
     def __init__(self, trainer: Any):
-        self.trainer, self.save = trainer, trainer._save_checkpoint
+        self.trainer, self.save, self.load = trainer, trainer._save_checkpoint, trainer._load_optimizer_and_scheduler
 
     @classmethod
     def watch(cls, trainer: Any) -> None:
         """Make every checkpoint of `trainer` a whole one; once is enough."""
         if "_save_checkpoint" not in vars(trainer):
-            vars(trainer)["_save_checkpoint"] = cls(trainer)
+            checkpoints = cls(trainer)
+            vars(trainer).update(_save_checkpoint=checkpoints, _load_optimizer_and_scheduler=checkpoints.note_resume)
+
+    def note_resume(self, checkpoint: str | None) -> None:
+        """The trainer tells its callbacks nothing about the checkpoint that it goes on from; here it comes by."""
+        for callback in self.trainer.callback_handler.callbacks:
+            if isinstance(callback, SavesState):
+                callback.resumed_at = None if checkpoint is None else Path(checkpoint)
+        self.load(checkpoint)
 
     def __call__(self, model: Any, trial: Any) -> None:
         """Write the checkpoint of this step.

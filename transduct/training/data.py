@@ -8,7 +8,7 @@ before it has run, so that such rows are made anew at each start.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -170,11 +170,3 @@ def inputs_key(split: SplitSource, folder: Path) -> Any:
 def _state(path: Path) -> list[Any]:
     found = path.stat()
     return [str(path.resolve()), found.st_size, found.st_mtime_ns]
-
-
-def texts_of(parts: list[Callable[[], Iterator[Row]]], sides: str) -> Iterator[str]:
-    """The texts that a vocabulary is learnt from, read anew: of "source", "target", or "both", first all sources."""
-    for side in ("source", "target") if sides == "both" else (sides,):
-        for part in parts:
-            for row in part():
-                yield from (row.source,) if side == "source" else row.targets

@@ -47,19 +47,11 @@ class MovingAverage(TrainerCallback, SavesState):
         self.names: list[str] = []
         self.weights: list[torch.Tensor] = []
         self.averages: list[torch.Tensor] = []
-        self._resumed_at: Path | None = None
         WholeCheckpoints.watch(trainer)
-        self._load_optimizer = trainer._load_optimizer_and_scheduler
-        vars(trainer)["_load_optimizer_and_scheduler"] = self._note_checkpoint
-
-    def _note_checkpoint(self, checkpoint: str | None) -> None:
-        """The trainer tells its callbacks nothing about the checkpoint that it goes on from; here it comes by."""
-        self._resumed_at = None if checkpoint is None else Path(checkpoint)
-        self._load_optimizer(checkpoint)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         self._start()
-        checkpoint, self._resumed_at = self._resumed_at, None
+        checkpoint, self.resumed_at = self.resumed_at, None
         if checkpoint is not None:
             self.load(checkpoint)
 

@@ -6,6 +6,10 @@ format has no lines. What is wrong with it:
 - empty: source, target or document is white space only;
 - encoding: bytes that are no UTF-8, half a surrogate pair, NUL and other control characters, U+FFFD. These come from files
   that were cut or decoded wrongly, and tokenizers refuse some of them.
+
+A `Place` says how far a reader has come. From there another one goes on, without reading again what lies before it: files of
+lines are entered at their byte (of ".gz" what lies before it in this file is unpacked once more), Parquet files at their row
+group, data sets where they themselves say. Only the rows of a function are made again.
 """
 
 import csv
@@ -13,9 +17,11 @@ import gzip
 import importlib.util
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice, zip_longest
+from itertools import accumulate, islice, zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple
@@ -53,46 +59,82 @@ class BadRow(ValueError):
         return f"{self.origin}: {self.complaint}"
 
 
+@dataclass
+class Place:
+    """How far rows have been read. Whoever reads them moves it along: it is behind the row that was yielded last."""
+
+    rows: int = 0
+    """Rows in all."""
+    file: int = 0
+    """Files before the one that is being read."""
+    lines: int = 0
+    """Lines of that file, or rows of a Parquet file, data set or function."""
+    offsets: list[int] = field(default_factory=lambda: [0, 0, 0])
+    """Bytes of that file; of the files of sources, targets and alignments."""
+    state: dict[str, Any] | None = None
+    """What a streamed data set says about itself."""
+    stream: Any = None
+    """That data set, once it is open."""
+
+    def note(self) -> dict[str, Any]:
+        """The place for `Place(**note)`, as JSON."""
+        state = self.state if self.stream is None else self.stream.state_dict()
+        return {"rows": self.rows, "file": self.file, "lines": self.lines, "offsets": self.offsets.copy(), "state": state}
+
+    def enter_next_file(self) -> None:
+        self.file, self.lines, self.offsets = self.file + 1, 0, [0, 0, 0]
+
+    def begin_again(self) -> None:
+        vars(self).update(vars(Place()))
+
+
 Found = tuple[str, str, Any, Any, Any]
 """Origin of the source, origin of the target, source, target and alignment, or a `BadRow` in their place."""
 
 
-def read(split: SplitSource, folder: Path, documents: bool = False) -> Iterator[Row | BadRow]:
-    """The rows of a split from its beginning, `split.limit` of them at most.
+def read(split: SplitSource, folder: Path, documents: bool = False, place: Place | None = None) -> Iterator[Row | BadRow]:
+    """The rows of a split, `split.limit` of them at most.
 
     Args:
         split: where the rows are; its paths are relative to `folder`.
         documents: each row is one text, for an objective, not a pair.
+        place: where to begin, and moved along with the rows; None: at the first.
 
     Raises:
         FileNotFoundError: for a file that does not exist, and a pattern that fits none.
-        ValueError: for files that do not fit the description: no such column, unequal numbers of lines, no such function.
+        ValueError: for files that do not fit the description: no such column, unequal numbers of lines, no such function; and
+            for a place inside a line, in a file that is not what it was.
     """
+    place = Place() if place is None else place
     fields = (split.text_field,) if documents else (split.source_field, split.target_field, split.alignment_field)
     names = [name for name in fields if name is not None]
-    found = islice(_found(split, folder, names, documents), split.limit)
-    return (_checked_row(*row, documents) for row in found)
+    left = None if split.limit is None else max(0, split.limit - place.rows)
+    return _counted(islice(_found(split, folder, names, documents, place), left), documents, place)
 
 
-def _found(split: SplitSource, folder: Path, names: Sequence[str], documents: bool) -> Iterator[Found]:
+def _counted(found: Iterable[Found], documents: bool, place: Place) -> Iterator[Row | BadRow]:
+    for row in found:
+        place.rows += 1
+        yield _checked_row(*row, documents)
+
+
+def _found(split: SplitSource, folder: Path, names: Sequence[str], documents: bool, place: Place) -> Iterator[Found]:
     if split.json is not None:
-        return _each(_read_json, files(split.json, folder), names)
+        return _each(_read_json, files(split.json, folder), place, names)
     if split.csv is not None:
-        return _each(_read_csv, files(split.csv, folder), names)
+        return _each(_read_csv, files(split.csv, folder), place, names)
     if split.tsv is not None:
-        return _each(_read_tsv, files(split.tsv, folder), names)
+        return _each(_read_tsv, files(split.tsv, folder), place, names)
     if split.parquet is not None:
-        return _each(_read_parquet, files(split.parquet, folder), names)
+        return _each(_read_parquet, files(split.parquet, folder), place, names)
     if split.dataset is not None:
-        return _read_dataset(split, folder, names)
+        return _read_dataset(split, folder, place, names)
     if split.function is not None:
-        return _read_function(split.function, split.arguments, folder, documents)
+        return _read_function(split.function, split.arguments, folder, place, documents)
     if split.text is not None:
-        return _each(_read_lines if split.documents == "line" else _read_paragraphs, files(split.text, folder))
-    assert split.source is not None
-    assert split.target is not None
-    alignments = None if split.alignment is None else files(split.alignment, folder)
-    return _read_text(files(split.source, folder), files(split.target, folder), alignments)
+        return _each(_read_lines if split.documents == "line" else _read_paragraphs, files(split.text, folder), place)
+    sides = [files(named, folder) for named in (split.source, split.target, split.alignment) if named is not None]
+    return _each(_read_text, _files_together(sides), place)
 
 
 def files(named: str | Sequence[str], folder: Path) -> list[Path]:
@@ -110,9 +152,18 @@ def files(named: str | Sequence[str], folder: Path) -> list[Path]:
     return found
 
 
-def _each(reader: Callable[..., Iterator[Found]], paths: Iterable[Path], *arguments: Any) -> Iterator[Found]:
-    for path in paths:
-        yield from reader(path, *arguments)
+def _files_together(sides: list[list[Path]]) -> list[tuple[Path, ...]]:
+    """The files of sources, targets and, where there are some, alignments that are read together."""
+    if len({len(paths) for paths in sides}) > 1:
+        also = "" if len(sides) == 2 else f" and {len(sides[2])} of alignments"
+        raise ValueError(f"{len(sides[0])} files of sources and {len(sides[1])} of targets{also}: each needs its others")
+    return list(zip(*sides, strict=True))
+
+
+def _each(reader: Callable[..., Iterator[Found]], paths: Sequence[Any], place: Place, *arguments: Any) -> Iterator[Found]:
+    for path in paths[place.file :]:
+        yield from reader(path, place, *arguments)
+        place.enter_next_file()
 
 
 def _checked_row(origin: str, target_origin: str, source: Any, target: Any, alignment: Any, documents: bool) -> Row | BadRow:
@@ -148,40 +199,59 @@ def _open(path: Path) -> BinaryIO:
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
-def _lines(path: Path) -> Iterator[str | BadRow]:
-    """The file's lines without their ends; only newlines end a line."""
+def _enter(file: BinaryIO, path: Path, offset: int) -> None:
+    """Goes to a byte of a file, where a line must begin."""
+    if offset == 0:
+        return
+    file.seek(offset - 1)
+    before = file.read(1)
+    if before != b"\n" and (not before or file.read(1)):  # the last line may lack its end
+        raise ValueError(
+            f"{path}: no line begins at byte {offset}, up to which it had been read: the file has changed since. Go on with the "
+            "file as it was, or begin anew"
+        )
+
+
+def _lines(path: Path, place: Place, side: int = 0) -> Iterator[str | BadRow]:
+    """The file's lines without their ends; only newlines end a line. Moves the place's offset, the caller its number of lines."""
     with _open(path) as file:
-        for number, line in enumerate(file, start=1):
+        _enter(file, path, place.offsets[side])
+        for number, line in enumerate(file, start=place.lines + 1):
+            place.offsets[side] += len(line)
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 yield BadRow(f"{path}:{number}", f"not UTF-8: {error.reason}", "encoding")
 
 
-def _read_text(sources: list[Path], targets: list[Path], alignments: list[Path] | None) -> Iterator[Found]:
-    if len({len(sources), len(targets), len(sources if alignments is None else alignments)}) > 1:
-        also = "" if alignments is None else f" and {len(alignments)} of alignments"
-        raise ValueError(f"{len(sources)} files of sources and {len(targets)} of targets{also}: each needs its others")
-    for paths in zip(sources, targets, *([] if alignments is None else [alignments]), strict=True):
-        for number, lines in enumerate(zip_longest(*map(_lines, paths)), start=1):
-            if None in lines:
-                group = " and ".join(path.name for path in paths)
-                ended = paths[lines.index(None)]
-                raise ValueError(f"{ended}:{number}: the file ends before this line, but {group} must have as many lines")
-            source, target, *alignment = lines
-            yield f"{paths[0]}:{number}", f"{paths[1]}:{number}", source, target, alignment[0] if alignment else None
+def _numbered_lines(path: Path, place: Place) -> Iterator[tuple[int, str | BadRow]]:
+    for number, line in enumerate(_lines(path, place), start=place.lines + 1):
+        place.lines = number
+        yield number, line
 
 
-def _read_lines(path: Path) -> Iterator[Found]:
-    for number, line in enumerate(_lines(path), start=1):
+def _read_text(paths: Sequence[Path], place: Place) -> Iterator[Found]:
+    sides = [_lines(path, place, side) for side, path in enumerate(paths)]
+    for number, lines in enumerate(zip_longest(*sides), start=place.lines + 1):
+        if None in lines:
+            group = " and ".join(path.name for path in paths)
+            ended = paths[lines.index(None)]
+            raise ValueError(f"{ended}:{number}: the file ends before this line, but {group} must have as many lines")
+        place.lines = number
+        source, target, *alignment = lines
+        yield f"{paths[0]}:{number}", f"{paths[1]}:{number}", source, target, alignment[0] if alignment else None
+
+
+def _read_lines(path: Path, place: Place) -> Iterator[Found]:
+    for number, line in _numbered_lines(path, place):
         yield _one_origin(f"{path}:{number}", line)
 
 
-def _read_paragraphs(path: Path) -> Iterator[Found]:
+def _read_paragraphs(path: Path, place: Place) -> Iterator[Found]:
     """Documents between empty lines; the lines of one are joined by newlines. A bad line spoils its document."""
     lines: list[str | BadRow] = []
     number = 0
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in _numbered_lines(path, place):
         if isinstance(line, BadRow) or line.strip():
             lines.append(line)
         elif lines:
@@ -214,8 +284,8 @@ def _picked(origin: str, row: Any, names: Sequence[str], shown: str) -> Found:
     return _one_origin(origin, *values)
 
 
-def _read_json(path: Path, names: Sequence[str]) -> Iterator[Found]:
-    for number, line in enumerate(_lines(path), start=1):
+def _read_json(path: Path, place: Place, names: Sequence[str]) -> Iterator[Found]:
+    for number, line in _numbered_lines(path, place):
         origin = f"{path}:{number}"
         if isinstance(line, BadRow):
             yield _one_origin(origin, line)
@@ -228,22 +298,37 @@ def _read_json(path: Path, names: Sequence[str]) -> Iterator[Found]:
         yield _picked(origin, row, names, line)
 
 
-def _read_csv(path: Path, names: Sequence[str], **dialect: Any) -> Iterator[Found]:
+def _read_csv(path: Path, place: Place, names: Sequence[str], **dialect: Any) -> Iterator[Found]:
     with _open(path) as raw:
-        # what is no UTF-8 becomes half surrogate pairs, which `_complaint` finds
-        lines = (line.decode("utf-8-sig" if i == 0 else "utf-8", "surrogateescape") for i, line in enumerate(raw))
-        reader = csv.reader(lines, **dialect)
+        before, place.offsets = place.offsets, [0, 0, 0]
+        reader = csv.reader(_csv_lines(raw, place), **dialect)
         header = next(reader, [])
         for name in names:
             if name not in header:
                 raise ValueError(f"{path}:1: no column {name!r}; the header has {', '.join(header) or 'none'}")
         columns = [header.index(name) for name in names]
-        for row in _surviving(reader, path):
-            origin = f"{path}:{reader.line_num}"
+        if place.lines:  # some rows have been read
+            _enter(raw, path, before[0])
+            place.offsets = before
+        else:
+            place.lines = reader.line_num
+        first = place.lines
+        reader = csv.reader(_csv_lines(raw, place), **dialect)
+        for row in _surviving(reader, path, first):
+            place.lines = first + reader.line_num
+            origin = f"{path}:{place.lines}"
             if isinstance(row, BadRow):
                 yield _one_origin(origin, row)
             elif row:  # else an empty line
                 yield _one_origin(origin, *_fields(origin, row, header, columns))
+
+
+def _csv_lines(raw: BinaryIO, place: Place) -> Iterator[str]:
+    """The rest of a file; what is no UTF-8 becomes half surrogate pairs, which `_complaint` finds."""
+    for line in raw:
+        encoding = "utf-8" if place.offsets[0] else "utf-8-sig"
+        place.offsets[0] += len(line)
+        yield line.decode(encoding, "surrogateescape")
 
 
 def _fields(origin: str, row: list[str], header: list[str], columns: list[int]) -> list[Any]:
@@ -254,24 +339,24 @@ def _fields(origin: str, row: list[str], header: list[str], columns: list[int]) 
     return [row[column] for column in columns]
 
 
-def _surviving(reader: Any, path: Path) -> Iterator[list[str] | BadRow]:
-    """The reader's rows, and complaints instead of its errors."""
+def _surviving(reader: Any, path: Path, lines: int) -> Iterator[list[str] | BadRow]:
+    """The reader's rows behind so many lines of its file, and complaints instead of its errors."""
     while True:
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            yield BadRow(f"{path}:{reader.line_num}", f"not CSV: {error}")
+            yield BadRow(f"{path}:{lines + reader.line_num}", f"not CSV: {error}")
         else:
             yield row
 
 
-def _read_tsv(path: Path, names: Sequence[str]) -> Iterator[Found]:
-    return _read_csv(path, names, delimiter="\t", quoting=csv.QUOTE_NONE)
+def _read_tsv(path: Path, place: Place, names: Sequence[str]) -> Iterator[Found]:
+    return _read_csv(path, place, names, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[Found]:
+def _read_parquet(path: Path, place: Place, names: Sequence[str]) -> Iterator[Found]:
     import pyarrow.parquet
 
     with pyarrow.parquet.ParquetFile(path) as file:
@@ -279,28 +364,46 @@ def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[Found]:
         columns = sorted({name if name in top else name.split(".")[0] for name in names})
         if missing := [column for column in columns if column not in top]:
             raise ValueError(f"{path}: no column {missing[0]!r}; it has {', '.join(top)}")
-        number = 0
-        for batch in file.iter_batches(batch_size=1024, columns=columns):
+        groups = range(file.num_row_groups)
+        ends = [0, *accumulate(file.metadata.row_group(group).num_rows for group in groups)]
+        read_whole = bisect_right(ends, place.lines) - 1
+        number, before = ends[read_whole], place.lines
+        for batch in file.iter_batches(batch_size=1024, row_groups=groups[read_whole:], columns=columns):
             for row in range(batch.num_rows):
                 number += 1
-                origin = f"{path}:{number}"
-                try:
-                    values = {column: batch[column][row].as_py() for column in columns}
-                except UnicodeDecodeError as error:
-                    yield _one_origin(origin, BadRow(origin, f"not UTF-8: {error.reason}", "encoding"))
-                else:
-                    yield _picked(origin, values, names, str(values))
+                if number > before:
+                    place.lines = number
+                    yield _parquet_row(f"{path}:{number}", batch, row, columns, names)
 
 
-def _read_dataset(split: SplitSource, folder: Path, names: Sequence[str]) -> Iterator[Found]:
+def _parquet_row(origin: str, batch: Any, row: int, columns: Sequence[str], names: Sequence[str]) -> Found:
+    try:
+        values = {column: batch[column][row].as_py() for column in columns}
+    except UnicodeDecodeError as error:
+        return _one_origin(origin, BadRow(origin, f"not UTF-8: {error.reason}", "encoding"))
+    return _picked(origin, values, names, str(values))
+
+
+def _read_dataset(split: SplitSource, folder: Path, place: Place, names: Sequence[str]) -> Iterator[Found]:
     rows = open_dataset(split, folder)
     top = rows.column_names
     for name in names:
         if top is not None and name not in top and name.split(".")[0] not in top:
             raise ValueError(f"dataset={split.dataset!r}: no column {name!r}; it has {', '.join(top)}")
     rows = rows.select_columns(sorted({name if name in (top or ()) else name.split(".")[0] for name in names}))
-    for number, row in enumerate(rows, start=1):
+    left = _streamed_rows(rows, place) if hasattr(rows, "load_state_dict") else rows.skip(place.lines)
+    for number, row in enumerate(left, start=place.lines + 1):
+        place.lines = number
         yield _picked(f"{split.dataset}[{split.split}]:{number}", row, names, str(row))
+
+
+def _streamed_rows(rows: Any, place: Place) -> Iterator[dict[str, Any]]:
+    """The rest of an `IterableDataset`. Iterated over in a worker of a loader, it would yield that worker's share alone."""
+    if place.state is not None:
+        rows.load_state_dict(place.state)
+    place.stream = rows
+    for batch in rows.iter(batch_size=1):
+        yield {column: values[0] for column, values in batch.items()}
 
 
 def open_dataset(split: SplitSource, folder: Path) -> Any:
@@ -326,8 +429,10 @@ def open_dataset(split: SplitSource, folder: Path) -> Any:
     return saved
 
 
-def _read_function(name: str, arguments: dict[str, Any], folder: Path, documents: bool) -> Iterator[Found]:
-    for number, row in enumerate(_import_function(name, folder)(**arguments), start=1):
+def _read_function(name: str, arguments: dict[str, Any], folder: Path, place: Place, documents: bool) -> Iterator[Found]:
+    left = islice(_import_function(name, folder)(**arguments), place.lines, None)
+    for number, row in enumerate(left, start=place.lines + 1):
+        place.lines = number
         origin = f"{name}, row {number}"
         if documents:
             yield _one_origin(origin, row)

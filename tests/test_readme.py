@@ -13,6 +13,7 @@ EXCLUDED = {
     "make demo*": "trains for minutes; tests/test_training_recipe.py checks the recipe, tests/test_training_run.py the command",
     "make test*": "is what runs this test",
     "make bench*": "measures for minutes; tests/test_benchmarks.py runs every benchmark, tiny",
+    "accelerate launch *": "needs a recipe of one's own; tests/test_training_processes.py starts two processes with one",
     "python3 -m venv *": "makes the environment in which this test runs; .ci/run does it",
     ".venv/bin/pip install *": "needs the network; .ci/run does it",
 }

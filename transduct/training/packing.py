@@ -24,9 +24,9 @@ from torch.utils.data import Dataset
 from transduct.loss import IGNORE_INDEX
 from transduct.training.batching import EpochBatchSampler, check_costs, check_lengths, uneven_shares
 
-FULL = 0.985
+FULL = 0.986
 """Share of places filled at which rows are long enough."""
-BLOCK_PAIRS = 16_384
+BLOCK_PAIRS = 4096
 """Pairs are packed in blocks of about this size, all of the same mix of lengths: the time grows with rows x pairs of a block."""
 NARROW = 192
 """Source and target tokens of rows that need not be shorter: attention costs little beside the rest."""
@@ -196,17 +196,24 @@ def choose_row_lengths(lengths: np.ndarray, max_tokens: int) -> tuple[int, int]:
     most = int(max_tokens // needed)  # rows of a batch
     if most < 1:
         return int(longest[0]), int(max(longest[1], max_tokens - longest[0]))  # refused if the pair is too long for that too
-    sample = lengths[:, _blocks(lengths, BLOCK_PAIRS // 4)[0]]
+    sample = lengths[:, _blocks(lengths, BLOCK_PAIRS)[0]]
     found: dict[float, tuple[int, int]] = {}
     for count in sorted({max(1, round(most * 0.85**step)) for step in range(10)}, reverse=True):
         width = max_tokens // count
         sides = _sides(width, share, longest)
-        loads = np.array([sample[:, row].sum(1) for row in pack_lengths(sample, sides)])
-        filled = loads.sum() / (len(loads) * loads.max(0).sum())
+        filled = _share_filled(sample, pack_lengths(sample, sides), count)
         found[filled] = sides
         if filled >= FULL:
             break
     return found[max(found)]
+
+
+def _share_filled(lengths: np.ndarray, rows: list[np.ndarray], rows_per_batch: int) -> float:
+    """Share of the places of batches, of rows drawn at random, that hold tokens."""
+    order = np.random.default_rng(0).permutation(len(rows))
+    loads = np.array([lengths[:, rows[number]].sum(1) for number in order])  # (rows, 2)
+    batches = np.array_split(loads, -(-len(loads) // rows_per_batch))
+    return float(loads.sum() / sum(len(batch) * batch.max(0).sum() for batch in batches))
 
 
 def _sides(width: int, share: float, longest: np.ndarray) -> tuple[int, int]:

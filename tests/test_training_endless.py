@@ -11,7 +11,7 @@ from datasets import Dataset
 from tiny_training import Tokenizer, pairs, tiny_model
 from transduct.training import Seq2SeqCollator, TransductTrainer, TransductTrainingArguments
 from transduct.training.endless import Batching, EndlessBatches, EndlessData, MappedPart, StreamedPart
-from transduct.training.reading import BadRow, Row
+from transduct.training.reading import BadRow, Place, Row
 
 
 def mapped(count=24, name="pairs", seed=0, **options) -> MappedPart:
@@ -27,11 +27,14 @@ class Letters:
             yield {"input_ids": ids, "labels": ids[::-1]} if len(ids) <= 5 else BadRow(row.origin, "is long", "long source")
 
 
-def streamed(texts, opened=None) -> StreamedPart:
-    def rows():
-        if opened is not None:
-            opened.append(1)
-        for number, text in enumerate(texts, start=1):
+def streamed(texts, read=None) -> StreamedPart:
+    """Texts as a stream that notes the numbers of the rows that are read."""
+
+    def rows(place):
+        for number, text in enumerate(texts[place.rows :], start=place.rows + 1):
+            if read is not None:
+                read.append(number)
+            place.rows += 1
             yield Row(text, (text,), f"f:{number}", f"f:{number}") if text else BadRow(f"f:{number}", "is empty", "empty source")
 
     return StreamedPart("letters", rows, Letters())
@@ -54,20 +57,18 @@ def same(left, right) -> bool:
 
 def test_a_pass_has_every_row_once_and_each_pass_another_order():
     part = mapped(24)
-    draws = list(itertools.islice(part.draws(5, 0), 72))
+    draws = list(itertools.islice(part.draws(5, 0, Place()), 72))
     passes = [draws[i : i + 24] for i in (0, 24, 48)]
     assert all(sorted(one) == list(range(24)) for one in passes)
     assert len({tuple(one) for one in passes}) == 3
-    assert list(itertools.islice(part.draws(5, 0), 72)) == draws
-    assert list(itertools.islice(part.draws(5, 1), 24)) != passes[0]  # another part of a mixture
+    assert list(itertools.islice(part.draws(5, 0, Place()), 72)) == draws
+    assert list(itertools.islice(part.draws(5, 1, Place()), 24)) != passes[0]  # another part of a mixture
 
 
 def test_a_stream_begins_again_where_it_ends():
-    opened = []
-    part = streamed(["a", "", "bc"], opened)
-    names = [row.origin for row in itertools.islice(part.draws(0, 0), 7)]
+    part = streamed(["a", "", "bc"])
+    names = [row.origin for row in itertools.islice(part.draws(0, 0, Place()), 7)]
     assert names == ["f:1", "f:2", "f:3", "f:1", "f:2", "f:3", "f:1"]
-    assert len(opened) == 3
     with pytest.raises(ValueError, match="no usable row in letters"):
         next(iter(EndlessData([streamed([""])], bad_rows="skip")))
 

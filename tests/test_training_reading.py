@@ -1,6 +1,7 @@
 """Reading rows: the formats agree, and every complaint names file and line."""
 
 import gzip
+import itertools
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from transduct.training.reading import BadRow, Row, files, read
+from transduct.training.reading import BadRow, Place, Row, files, read
 from transduct.training.recipe import SplitSource
 
 PAIRS = [("ab", ["A B"]), ("ba, c", ["B A", "B"]), ("cé", ["C"])]
@@ -233,6 +234,88 @@ def test_documents(tmp_path):
     ]
     assert str(rows(tmp_path, True, json="x.jsonl", text_field="body")[1]).endswith("x.jsonl:2: the document is empty")
     assert str(rows(tmp_path, True, function="f.py:f")[1]).endswith("row 2: the document must be a text, not 2")
+
+
+# ---- going on in the middle ------------------------------------------------------------------------------------------
+def every_format(folder: Path) -> dict[str, dict]:
+    """Seven rows of each format, some of them bad, in two files where there may be several."""
+    texts = [*"abcd", "e\ne", "f", "g"]
+    for name, chosen in (("1", texts[:4]), ("2", texts[4:])):
+        lines = [json.dumps({"source": text, "target": text.upper(), "text": text}) for text in chosen]
+        lines[1] = "{nonsense"
+        write_json(folder / f"{name}.jsonl", lines)
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress((folder / f"{name}.jsonl").read_bytes()))
+        (folder / f"{name}.csv").write_text("source,target\n" + "".join(f'"{text}",x\n' for text in chosen), "utf-8-sig")
+        (folder / f"{name}.tsv").write_bytes(b"source\ttarget\n" + b"".join(b"%d\tx\n" % i for i in range(len(chosen))))
+        flat = [text.replace("\n", " é") for text in chosen]
+        (folder / f"{name}.src").write_text("\n".join(flat), "utf-8-sig")  # without a last newline
+        (folder / f"{name}.tgt").write_text("".join(f"{text * 3}\r\n" for text in flat), "utf-8")
+        (folder / f"{name}.txt").write_text("\n\n".join(f"{text}\n{text}" for text in flat) + "\n", "utf-8")
+        columns = {"source": chosen, "target": chosen}
+        pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{name}.parquet", row_group_size=2)
+    datasets.Dataset.from_dict({"source": texts, "target": texts}).save_to_disk(folder / "saved")
+    (folder / "f.py").write_text(f"def f():\n    return [(text, text) for text in {texts!r}]\n")
+    (folder / "corpus").mkdir()
+    for name in "12":
+        (folder / "corpus" / f"train-{name}.parquet").write_bytes((folder / f"{name}.parquet").read_bytes())
+    return {
+        "json": dict(json="*.jsonl"),
+        "gz": dict(json="*.jsonl.gz"),
+        "csv": dict(csv="*.csv"),
+        "tsv": dict(tsv="*.tsv"),
+        "text": dict(source="*.src", target="*.tgt", alignment="*.tgt"),
+        "lines": dict(text="*.txt", of_documents=True),
+        "paragraphs": dict(text="*.txt", documents="paragraph", of_documents=True),
+        "parquet": dict(parquet=["1.parquet", "2.parquet"]),
+        "saved": dict(dataset="saved"),
+        "stream": dict(dataset="corpus", streaming=True),
+        "function": dict(function="f.py:f"),
+        "limit": dict(json="*.jsonl", limit=5),
+    }
+
+
+def as_texts(found) -> list[tuple | str]:
+    return [str(row) if isinstance(row, BadRow) else tuple(row) for row in found]
+
+
+def test_reading_goes_on_at_every_place(tmp_path):
+    for name, source in every_format(tmp_path).items():
+        of_documents = source.pop("of_documents", False)
+        split = SplitSource(**source)
+        whole = as_texts(read(split, tmp_path, of_documents))
+        assert len(whole) == {"limit": 5, "lines": 19}.get(name, 7)
+        for count in range(len(whole) + 1):
+            place = Place()
+            begun = list(itertools.islice(read(split, tmp_path, of_documents, place), count))
+            note = json.loads(json.dumps(place.note()))
+            assert len(begun) == note["rows"] == count
+            again = Place(**note)
+            assert as_texts(read(split, tmp_path, of_documents, again)) == whole[count:], (name, count)
+            assert again.rows == len(whole)
+
+
+def test_what_lies_before_is_not_read_again(tmp_path):
+    write_json(tmp_path / "1.jsonl", ["{nonsense"])
+    write_json(tmp_path / "2.jsonl")
+    split, place = SplitSource(json="*.jsonl"), Place()
+    list(itertools.islice(read(split, tmp_path, place=place), 3))
+    (tmp_path / "1.jsonl").unlink()
+    write_json(tmp_path / "1.jsonl", ["other"] * 5)
+    content = (tmp_path / "2.jsonl").read_bytes()
+    first_two = content.index(b"\n", content.index(b"\n") + 1)
+    (tmp_path / "2.jsonl").write_bytes(b"\xff" * first_two + content[first_two:])
+    (row,) = read(split, tmp_path, place=Place(**place.note()))
+    assert (row.source, row.origin) == (PAIRS[2][0], f"{tmp_path / '2.jsonl'}:3")
+
+
+@pytest.mark.parametrize("change", [b"longer line\n", b""], ids=["other lines", "cut"])
+def test_a_file_that_has_changed_is_noticed(tmp_path, change):
+    (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
+    split, place = SplitSource(text="a.txt"), Place()
+    list(itertools.islice(read(split, tmp_path, True, place), 2))
+    (tmp_path / "a.txt").write_bytes(change)
+    with pytest.raises(ValueError, match=r"a\.txt: no line begins at byte 8, up to which it had been read"):
+        list(read(split, tmp_path, True, place))
 
 
 # ---- the example -----------------------------------------------------------------------------------------------------

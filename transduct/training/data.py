@@ -42,6 +42,9 @@ class Skipped:
         self.counts.update(other.counts)
         self.first = other.first | self.first
 
+    def copy(self) -> "Skipped":
+        return Skipped(self.counts.copy(), self.first.copy())
+
     def __bool__(self) -> bool:
         return bool(self.counts)
 

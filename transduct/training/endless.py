@@ -6,13 +6,15 @@ time are a block: its examples are made, arranged in batches, and the batches sh
 of worker processes changes nothing. Of several training processes each takes every so manieth block; rows are drawn by all of
 them, which is cheap, and tokenised by one.
 
-A run on such data has no epochs and needs `max_steps`. One that goes on makes the batches that it has had once more, and leaves
-them: that takes time, but no step. A block's last batch may be a small one.
+A run on such data has no epochs and needs `max_steps`. A block's last batch may be a small one. A checkpoint holds the number of
+the block that was being trained on, and where each part stood before it; a run that goes on makes this block once more, and
+reads nothing of what lies before it (see `data_position.py`).
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count, islice
+from dataclasses import dataclass, replace
+from itertools import count, islice, repeat
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,10 +25,11 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from transduct.training.batching import TokenBudgetBatchSampler
 from transduct.training.data import Skipped, usable
+from transduct.training.data_position import DataPosition, Position
 from transduct.training.encoding import Encoder, Example
 from transduct.training.mixing import drawn_parts
 from transduct.training.objectives import example_generator
-from transduct.training.reading import BadRow, Row
+from transduct.training.reading import BadRow, Place, Row
 
 Batch = dict[str, Any]
 
@@ -43,8 +46,11 @@ class Part(Protocol):
     name: str
     vary: Variation | None
 
-    def draws(self, seed: int, part: int) -> Iterator[Any]:
-        """Rows, or what stands for them, without end; their order depends on the seed and the part's number."""
+    def draws(self, seed: int, part: int, place: Place) -> Iterator[Any]:
+        """Rows, or what stands for them, without end; their order depends on the seed and the part's number.
+
+        They begin at the place, which is moved along with them.
+        """
 
     def examples(self, draws: list[Any]) -> Iterator[Example | BadRow]:
         """The examples of some draws, for each row one, several or none."""
@@ -58,9 +64,12 @@ class MappedPart:
     dataset: Dataset
     vary: Variation | None = None
 
-    def draws(self, seed: int, part: int) -> Iterator[int]:
-        for number in count():
-            yield from map(int, np.random.default_rng((seed, part, number, 2)).permutation(len(self.dataset)))
+    def draws(self, seed: int, part: int, place: Place) -> Iterator[int]:
+        while True:
+            number, first = divmod(place.rows, len(self.dataset))
+            for row in np.random.default_rng((seed, part, number, 2)).permutation(len(self.dataset))[first:]:
+                place.rows += 1
+                yield int(row)
 
     def examples(self, draws: list[int]) -> Iterator[Example | BadRow]:
         columns = self.dataset[draws]
@@ -74,23 +83,24 @@ class StreamedPart:
 
     Args:
         name: in messages.
-        open: begins to read the rows from the first on.
+        open: reads the rows of a pass, from a place on that it moves along.
         encode: makes examples of them.
     """
 
     name: str
-    open: Callable[[], Iterator[Row | BadRow]]
+    open: Callable[[Place], Iterator[Row | BadRow]]
     encode: Encoder
     vary: Variation | None = None
 
-    def draws(self, seed: int, part: int) -> Iterator[Row | BadRow]:
+    def draws(self, seed: int, part: int, place: Place) -> Iterator[Row | BadRow]:
         while True:
-            some = False
-            for row in self.open():
+            some = place.rows > 0
+            for row in self.open(place):
                 some = some or isinstance(row, Row)
                 yield row
             if not some:
                 raise ValueError(f"no usable row in {self.name}")
+            place.begin_again()
 
     def examples(self, draws: list[Row | BadRow]) -> Iterator[Example | BadRow]:
         yield from (row for row in draws if isinstance(row, BadRow))
@@ -101,6 +111,8 @@ class Block(NamedTuple):
     """The examples of `block_rows` draws, and what was skipped among them."""
 
     number: int
+    places: list[dict[str, Any]]
+    """How far each part had been read before."""
     examples: list[Example]
     skipped: Skipped
 
@@ -139,13 +151,20 @@ class EndlessData(IterableDataset):
             self.skipped.update(block.skipped)
             yield from block.examples
 
-    def blocks(self, first: int = 0, step: int = 1) -> Iterator[Block]:
-        """The blocks first, first + step, first + 2 step, ... without end. Of the others the rows are drawn and left."""
-        rows = [part.draws(self.seed, number) for number, part in enumerate(self.parts)]
-        for number in count():
+    def blocks(self, first: int = 0, step: int = 1, start: Position | None = None) -> Iterator[Block]:
+        """The blocks first, first + step, first + 2 step, ... without end. Of the others the rows are drawn and left.
+
+        With a position to start at, nothing is drawn for the blocks before that.
+        """
+        start = start or Position()
+        notes = [{} for _ in self.parts] if start.places is None else start.places
+        places = [Place(**note) for note in notes]
+        rows = [part.draws(self.seed, i, place) for i, (part, place) in enumerate(zip(self.parts, places, strict=True))]
+        for number in count(start.block):
+            before = [place.note() for place in places]
             draws = self._draw(rows, number)
             if number >= first and (number - first) % step == 0:
-                yield self._block(number, draws)
+                yield self._block(number, before, draws)
 
     def _draw(self, rows: list[Iterator[Any]], number: int) -> list[list[Any]]:
         """The draws of a block, by parts."""
@@ -156,7 +175,7 @@ class EndlessData(IterableDataset):
             sizes = np.bincount(drawn, minlength=len(self.parts)).tolist()
         return [list(islice(part, size)) for part, size in zip(rows, sizes, strict=True)]
 
-    def _block(self, number: int, draws: list[list[Any]]) -> Block:
+    def _block(self, number: int, before: list[dict[str, Any]], draws: list[list[Any]]) -> Block:
         examples: list[Example] = []
         skipped = Skipped()
         for part, drawn in zip(self.parts, draws, strict=True):
@@ -165,7 +184,7 @@ class EndlessData(IterableDataset):
                 places = range(len(examples), len(examples) + len(made))
                 made = part.vary(made, [example_generator(self.seed, number, place) for place in places])
             examples += made
-        return Block(number, examples, skipped)
+        return Block(number, before, examples, skipped)
 
     def batches(self, block: Block, max_tokens: int | None, rows: int) -> list[list[Example]]:
         """A block in batches of at most `max_tokens` tokens with their padding, or of `rows` examples, in random order."""
@@ -191,20 +210,20 @@ class EndlessData(IterableDataset):
 
 
 class _CollatedBlocks(IterableDataset):
-    """What a worker does: the batches of its blocks, and what was skipped in each; a bad row that is refused comes as it is."""
+    """What a worker does: its blocks, each without examples and with its batches; a bad row that is refused comes as it is."""
 
-    def __init__(self, data: EndlessData, batching: "Batching"):
-        self.data, self.batching = data, batching
+    def __init__(self, data: EndlessData, batching: "Batching", start: Position):
+        self.data, self.batching, self.start = data, batching, start
 
-    def __iter__(self) -> Iterator[tuple[list[Batch], Skipped] | BadRow]:
+    def __iter__(self) -> Iterator[tuple[Block, list[Batch]] | BadRow]:
         worker = get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         how = self.batching
-        first, step = how.process + how.processes * number, how.processes * workers
+        first, step = max(self.start.block, how.process) + how.processes * number, how.processes * workers
         try:
-            for block in self.data.blocks(first, step):
+            for block in self.data.blocks(first, step, self.start):
                 batches = self.data.batches(block, how.max_tokens, how.rows)
-                yield [_as_arrays(how.collate(batch)) for batch in batches], block.skipped
+                yield block._replace(examples=[]), [_as_arrays(how.collate(batch)) for batch in batches]
         except BadRow as bad:
             yield bad
 
@@ -228,22 +247,49 @@ class EndlessBatches(IterableDataset):
 
     def __init__(self, data: EndlessData, batching: Batching):
         self.data, self.batching = data, batching
+        self._start, self._left_out = Position(), 0
+        self._begun: deque[tuple[int, Position]] = deque()  # blocks, each with the number of batches before it
+
+    def go_on(self, position: Position, left_out: int) -> None:
+        """From the next iteration on, give so many empty batches, which the trainer leaves out, then those from a position on.
+
+        Raises:
+            ValueError: for a position in other parts.
+        """
+        if position.places is not None and len(position.places) != len(self.data.parts):
+            raise ValueError(f"the position is one in {len(position.places)} parts, but the data have {len(self.data.parts)}")
+        self._start, self._left_out = position, left_out
+
+    def position(self, batches: int) -> Position:
+        """Where to go on when so many batches, those that were left out included, have been trained on; not fewer than before."""
+        while len(self._begun) > 1 and self._begun[1][0] <= batches:
+            self._begun.popleft()
+        before, start = self._begun[0]
+        return replace(start, batch=batches - before)
 
     def __iter__(self) -> Iterator[Batch]:
-        workers = self.batching.workers
+        start, workers = self._start, self.batching.workers
+        self.data.skipped = start.skipped.copy()
         loader = DataLoader(
-            _CollatedBlocks(self.data, self.batching),
+            _CollatedBlocks(self.data, self.batching, start),
             batch_size=None,
             num_workers=workers,
             prefetch_factor=self.batching.blocks_ahead if workers else None,
             collate_fn=_as_it_is,
         )
+        yield from repeat({}, self._left_out)
+        self._begun.clear()
+        number = self._left_out - start.batch
         for found in loader:
             if isinstance(found, BadRow):
                 raise found
-            batches, skipped = found
-            self.data.skipped.update(skipped)
-            yield from map(_as_tensors, batches)
+            block, batches = found
+            self._begun.append((number, Position(block.number, block.places, skipped=self.data.skipped.copy())))
+            self.data.skipped.update(block.skipped)
+            for batch in batches:
+                if number >= self._left_out:
+                    yield _as_tensors(batch)
+                number += 1
 
 
 def endless_loader(trainer: Any) -> DataLoader:
@@ -263,7 +309,9 @@ def endless_loader(trainer: Any) -> DataLoader:
         workers=args.dataloader_num_workers,
         blocks_ahead=args.dataloader_prefetch_factor or 1,
     )
-    loader = DataLoader(EndlessBatches(trainer.train_dataset, batching), batch_size=None, pin_memory=args.dataloader_pin_memory)
+    batches = EndlessBatches(trainer.train_dataset, batching)
+    DataPosition.watch(trainer, batches)
+    loader = DataLoader(batches, batch_size=None, pin_memory=args.dataloader_pin_memory)
     # each process has its own batches already: nothing is left to be shared among them
     return prepare_data_loader(loader, trainer.accelerator.device, num_processes=1, process_index=0, put_on_device=True,
                                dispatch_batches=False)  # fmt: skip

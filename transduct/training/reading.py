@@ -391,7 +391,11 @@ def _read_dataset(split: SplitSource, folder: Path, place: Place, names: Sequenc
         if top is not None and name not in top and name.split(".")[0] not in top:
             raise ValueError(f"dataset={split.dataset!r}: no column {name!r}; it has {', '.join(top)}")
     rows = rows.select_columns(sorted({name if name in (top or ()) else name.split(".")[0] for name in names}))
-    left = _streamed_rows(rows, place) if hasattr(rows, "load_state_dict") else rows.skip(place.lines)
+    left: Iterable[Any]
+    if hasattr(rows, "load_state_dict"):
+        left = _streamed_rows(rows, place)
+    else:
+        left = rows.skip(place.lines) if place.lines < len(rows) else ()
     for number, row in enumerate(left, start=place.lines + 1):
         place.lines = number
         yield _picked(f"{split.dataset}[{split.split}]:{number}", row, names, str(row))

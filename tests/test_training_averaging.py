@@ -11,7 +11,7 @@ import transduct
 from tiny_training import pairs, tiny_model, tiny_trainer
 from transduct.training.averaging import (
     AverageAtEnd,
-    Weights,
+    StoredWeights,
     average_checkpoints,
     averaged_tensors,
     best_checkpoints,
@@ -112,11 +112,11 @@ def test_refuses_what_is_no_checkpoint_and_a_full_output(tmp_path):
     with pytest.raises(ValueError, match="at least one"):
         average_checkpoints([], tmp_path / "average")
     with pytest.raises(ValueError, match=r"neither model\.safetensors nor"):
-        Weights(tmp_path)
+        StoredWeights(tmp_path)
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
     with pytest.raises(ValueError, match="merge each into its model"):
-        Weights(tmp_path / "adapter")
+        StoredWeights(tmp_path / "adapter")
     with pytest.raises(ValueError, match="is there already"):
         average_checkpoints(paths, paths[0])
 

@@ -1,6 +1,4 @@
-"""What a run is put together from: the model that fits the objective and the tokenizer, folders that are never half written."""
-
-from pathlib import Path
+"""What a run is put together from: the model that fits the objective and the tokenizer."""
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -8,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 import transduct
 from transduct.tokenization import TransductTokenizer
 from transduct.training import Seq2SeqCollator
-from transduct.training.building import build_collator, build_model, save_whole
+from transduct.training.building import build_collator, build_model
 from transduct.training.objectives import ObjectiveCollator
 from transduct.training.recipe import build_recipe
 
@@ -60,25 +58,3 @@ def test_a_stock_tokenizer_has_one_vocabulary(tokenizer):
 
 def test_fields_of_the_recipe_go_before_those_of_the_tokenizer(tokenizer):
     assert build_model(recipe_of(vocab_size=64, decoder_start_token_id=1), tokenizer).config.vocab_size == 64
-
-
-def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
-    folder = tmp_path / "model"
-
-    def writes(text):
-        def save(to):
-            Path(to).mkdir(exist_ok=True)
-            (Path(to) / "file").write_text(text)
-
-        return save
-
-    def fails(to):
-        raise OSError("no space left")
-
-    save_whole(folder, writes("first"))
-    with pytest.raises(OSError, match="no space"):
-        save_whole(folder, writes("second"), fails)
-    assert (folder / "file").read_text() == "first"
-    save_whole(folder, writes("third"))
-    assert (folder / "file").read_text() == "third"
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]

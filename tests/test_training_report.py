@@ -8,7 +8,7 @@ import pytest
 from transformers import T5Config, T5ForConditionalGeneration
 
 from tiny_training import tiny_model
-from transduct.training.report import REPORT, Sample, TrainingRecord, command_line, number, render, report_run, write_report
+from transduct.training.report import REPORT, Sample, TrainingRecord, command_line, number, render, report_run
 
 HISTORY = [
     {"loss": 5.0, "grad_norm": 2.0, "learning_rate": 1e-3, "epoch": 0.1, "step": 20},
@@ -139,22 +139,6 @@ def test_tokens_are_not_given_away():
     )
     assert "hf_secret" not in html
     assert "hub_token" in html
-
-
-def test_it_is_written_whole(tmp_path, monkeypatch):
-    path = tmp_path / "training_report.html"
-    write_report(path, record())
-    before = path.read_text(encoding="utf-8")
-    assert before == render(record())
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_report(path, record(title="another"))
-    assert path.read_text(encoding="utf-8") == before
 
 
 def test_the_command_can_be_pasted(monkeypatch):

@@ -12,6 +12,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from transduct.training.checkpoints import STATE, checkpoint_step, discard, find_checkpoints, flush, list_checkpoints, remove
+from transduct.training.checkpoints import MANIFEST, STATE, checkpoint_step, discard, find_checkpoints, list_checkpoints
+from transduct.training.files import save_whole
 from transduct.training.weights import load_into, refuse_flat_weights, training_was_stopped
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -28,7 +30,7 @@ NOT_OF_A_MODEL = (".safetensors", ".bin", ".pt", ".pth")
 """Endings of weights and of a training's state, which are not copied beside an average."""
 
 
-class Weights:
+class StoredWeights:
     """The tensors of a checkpoint, in one file of safetensors or in several with an index, read one by one."""
 
     def __init__(self, folder: str | Path):
@@ -71,25 +73,19 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output} is there already: choose another output, or delete it first")
-    staged = output.with_name(f"{output.name}.part")
-    remove(staged)
-    staged.mkdir(parents=True)
-    last = weights[-1].folder
-    for path in last.iterdir():
-        if path.is_file() and path.suffix not in NOT_OF_A_MODEL and path.name not in (STATE, "manifest.json", INDEX):
-            shutil.copy2(path, staged)
-    for file_name in dict.fromkeys(weights[-1].files.values()):
-        names = [name for name, where in weights[-1].files.items() if where == file_name]
-        save_file({name: _mean(weights, name) for name in names}, staged / file_name, metadata={"format": "pt"})
-    if (last / INDEX).is_file():
-        shutil.copy2(last / INDEX, staged)
-    for path in (*staged.iterdir(), staged):
-        flush(path)
-    if output.exists():
-        output.rmdir()
-    staged.rename(output)
-    flush(output.parent)
+    save_whole(output, partial(_write_mean, weights))
     return output
+
+
+def _write_mean(weights: Sequence[StoredWeights], folder: str) -> None:
+    """The mean, and what stands beside the weights of the last checkpoint: config, tokenizer, index."""
+    last = weights[-1]
+    for path in last.folder.iterdir():
+        if path.is_file() and path.suffix not in NOT_OF_A_MODEL and path.name not in (STATE, MANIFEST):
+            shutil.copy2(path, folder)
+    for file_name in dict.fromkeys(last.files.values()):
+        names = [name for name, where in last.files.items() if where == file_name]
+        save_file({name: _mean(weights, name) for name in names}, Path(folder) / file_name, metadata={"format": "pt"})
 
 
 def averaged_tensors(folders: Sequence[str | Path]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -102,7 +98,7 @@ def averaged_tensors(folders: Sequence[str | Path]) -> Iterator[tuple[str, torch
     return ((name, _mean(weights, name)) for name in weights[-1].files)
 
 
-def _mean(weights: Sequence[Weights], name: str) -> torch.Tensor:
+def _mean(weights: Sequence[StoredWeights], name: str) -> torch.Tensor:
     """In the type of the last checkpoint; of whole numbers and truth values, that of the last checkpoint."""
     last = weights[-1].tensor(name)
     if not last.is_floating_point():
@@ -113,11 +109,11 @@ def _mean(weights: Sequence[Weights], name: str) -> torch.Tensor:
     return (total / len(weights)).to(last.dtype)
 
 
-def _comparable(folders: Sequence[str | Path]) -> list[Weights]:
+def _comparable(folders: Sequence[str | Path]) -> list[StoredWeights]:
     """The checkpoints, if all hold the same tensors."""
     if not folders:
         raise ValueError("there is no checkpoint to average: name at least one")
-    weights = [Weights(folder) for folder in folders]
+    weights = [StoredWeights(folder) for folder in folders]
     first, first_shapes = weights[0], _all_shapes(weights[0])
     for other in weights[1:]:
         shapes = _all_shapes(other)
@@ -136,7 +132,7 @@ def _comparable(folders: Sequence[str | Path]) -> list[Weights]:
     return weights
 
 
-def _all_shapes(weights: Weights) -> dict[str, tuple[list[int], str]]:
+def _all_shapes(weights: StoredWeights) -> dict[str, tuple[list[int], str]]:
     shapes: dict[str, tuple[list[int], str]] = {}
     for file_name in dict.fromkeys(weights.files.values()):
         shapes.update(weights.shapes(file_name))

@@ -1,7 +1,5 @@
 """What a run is put together from, as its recipe says: arguments, tokenizer, model, collator, metrics."""
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 from transduct.training.alignments import AlignmentCollator
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.collators import Seq2SeqCollator
+from transduct.training.files import save_whole
 from transduct.training.metrics import ERRORS
 from transduct.training.objectives import ObjectiveCollator
 from transduct.training.options import checkpoints_to_keep
@@ -177,16 +176,3 @@ def build_metrics(recipe: Recipe, tokenizer: Any, validation: Dataset | None, fo
     if validation is None or not recipe.objective.of_pairs:
         return None
     return TextMetrics(tokenizer, validation["targets"], reported(recipe), folder, sources=validation["source"])
-
-
-def save_whole(folder: Path, *savers: Callable[[str], Any]) -> None:
-    """Write a folder beside its place and move it there, so that it is never half written."""
-    part, old = folder.with_name(folder.name + ".part"), folder.with_name(folder.name + ".old")
-    for leftover in (part, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    for save in savers:
-        save(str(part))
-    if folder.exists():
-        folder.rename(old)
-    part.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)

@@ -10,7 +10,6 @@
 """
 
 import json
-import os
 import re
 import shutil
 import struct
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from transformers.trainer_utils import sort_checkpoints
+
+from transduct.training.files import flush, remove
 
 UNFINISHED = "unfinished"
 """Folder beside the checkpoints in which the next one is written."""
@@ -152,23 +153,6 @@ def crc32(path: Path) -> str:
         while size := file.readinto(piece):
             value = zlib.crc32(view[:size], value)
     return f"{value:08x}"
-
-
-def flush(path: Path) -> None:
-    """Returns when the file or folder has reached the disk. Where folders cannot be flushed, only files are."""
-    if path.is_dir() and os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def remove(folder: Path) -> None:
-    """Delete a folder if it is there; complain about what cannot be deleted."""
-    if folder.exists():
-        shutil.rmtree(folder)
 
 
 def drop_old_checkpoints(folder: Path, limit: int | None, best: str | None = None) -> None:

@@ -22,6 +22,8 @@ import torch
 from accelerate.utils import gather_object
 from torch.autograd.graph import saved_tensors_hooks
 
+from transduct.training.files import write_whole
+
 MARGIN = 0.9
 """Share of the largest budget that fitted: memory becomes fragmented, and evaluation needs some."""
 PRECISION = 1.05
@@ -54,7 +56,7 @@ def fitting_budget(trainer: Any, lengths: np.ndarray) -> int:
     budget = max(row, min(budget, epoch, *gather_object([budget])))
     if trainer.is_world_process_zero():
         note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps({"max_tokens_per_batch": budget, "device": str(trainer.args.device)}) + "\n")
+        write_whole(note, json.dumps({"max_tokens_per_batch": budget, "device": str(trainer.args.device)}) + "\n")
     return budget
 
 

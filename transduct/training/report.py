@@ -5,7 +5,6 @@ model on the test set, some of its outputs, and what is needed to do it again: c
 """
 
 import math
-import os
 import platform
 import re
 import shlex
@@ -19,6 +18,7 @@ from typing import Any
 
 from transduct.accounting import describe
 from transduct.training.charts import line_chart
+from transduct.training.files import write_whole
 
 PACKAGES = ("transduct", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "sacrebleu")
 REPORT = "training_report.html"
@@ -81,21 +81,11 @@ def report_run(
     record = TrainingRecord(
         str(output), recipe, history, f"{type(model).__name__}\n{described}", metrics, samples, command_line()
     )
-    write_report(output / REPORT, record)
+    write_whole(output / REPORT, render(record))
 
 
 def _without_secrets(text: str) -> str:
     return re.sub(r"(hub_token['\"]?\s*[:=]\s*)\S+", r"\1…", text)
-
-
-def write_report(path: Path, record: TrainingRecord) -> None:
-    """Write the report in one step: a reader finds the old one or the new one, whole."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(render(record))
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def render(record: TrainingRecord) -> str:

@@ -43,6 +43,7 @@ from transduct.training.building import (
 from transduct.training.callbacks import EarlyStopping, SaveLastStep, StopOnSignal
 from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
 from transduct.training.endless import EndlessData
+from transduct.training.files import write_whole
 from transduct.training.final import SavedModel, measure, save_finished, show
 from transduct.training.options import described_average, finish_at
 from transduct.training.processes import decided_by_main, expect_all_gradients
@@ -130,7 +131,7 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
                 _check_nothing_is_trained(output, f"another {name}: {was!r}, not {is_!r}")
                 shutil.rmtree(output / "tokenizer", ignore_errors=True)
     output.mkdir(parents=True, exist_ok=True)
-    note.write_text(yaml.safe_dump(written, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_whole(note, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))
     return output
 
 
@@ -237,7 +238,7 @@ def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Co
             metrics = {"loss": trainer.evaluate(test, metric_key_prefix="test")["test_loss"]}
         note = {"metrics": metrics, "examples": len(test), "steps": trainer.state.global_step}
         if trainer.is_world_process_zero():
-            (output / "metrics.json").write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+            write_whole(output / "metrics.json", json.dumps(note, indent=2) + "\n")
         console.print(
             "test: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()), highlight=False, markup=False
         )

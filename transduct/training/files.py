@@ -1,0 +1,56 @@
+"""Files and folders that are whole or not there at all: written beside their place, flushed to the disk, then moved there.
+
+Checkpoints do the same with a manifest on top; see `checkpoints.py`.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text as a file; a reader finds the old one or the new one, whole."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    flush(part)
+    part.replace(path)
+
+
+def save_whole(folder: Path, *savers: Callable[[str], Any]) -> None:
+    """Write a folder, which takes the place of one of that name.
+
+    Args:
+        savers: called with an empty folder, one after the other, such as `model.save_pretrained`.
+    """
+    part, old = folder.with_name(f"{folder.name}.part"), folder.with_name(f"{folder.name}.old")
+    remove(part)
+    remove(old)
+    part.mkdir(parents=True)
+    for save in savers:
+        save(str(part))
+    for path in (*part.rglob("*"), part):
+        flush(path)
+    if folder.exists():
+        folder.rename(old)
+    part.rename(folder)
+    flush(folder.parent)
+    remove(old)
+
+
+def flush(path: Path) -> None:
+    """Returns when the file or folder has reached the disk. Where folders cannot be flushed, only files are."""
+    if path.is_dir() and os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder if it is there; complain about what cannot be deleted."""
+    if folder.exists():
+        shutil.rmtree(folder)

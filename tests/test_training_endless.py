@@ -1,6 +1,7 @@
 """Data without a last row: every row once a pass, the same batches for any number of workers, shares of several processes."""
 
 import itertools
+import json
 from collections import Counter
 
 import numpy as np
@@ -10,6 +11,7 @@ from datasets import Dataset
 
 from tiny_training import Tokenizer, pairs, tiny_model
 from transduct.training import Seq2SeqCollator, TransductTrainer, TransductTrainingArguments
+from transduct.training.data_position import Position
 from transduct.training.endless import Batching, EndlessBatches, EndlessData, MappedPart, StreamedPart
 from transduct.training.reading import BadRow, Place, Row
 
@@ -160,6 +162,58 @@ def test_variations_are_new_each_time_and_the_same_again():
     blocks = [[e["input_ids"] for e in block.examples] for block in itertools.islice(data.blocks(), 3)]
     assert blocks[0] != blocks[1] != blocks[2]
     assert [[e["input_ids"] for e in block.examples] for block in itertools.islice(data.blocks(1), 2)] == blocks[1:]
+
+
+# ---- going on ----------------------------------------------------------------------------------------------------------
+WORDS = ["abc", "d", "", "ef", "gg", "hijkab", "ab", "c", "a", "bb", "kid"] * 7
+KINDS = {
+    "mapped": lambda read: EndlessData([mapped(24, vary=Drawn())], block_rows=10, seed=3),
+    "streamed": lambda read: EndlessData([streamed(WORDS, read)], block_rows=10, seed=3, bad_rows="skip"),
+    "mixture": lambda read: EndlessData(
+        [mapped(7), streamed(WORDS, read)], np.array([0.2, 0.8]), block_rows=10, seed=3, bad_rows="skip"
+    ),
+}
+
+
+@pytest.mark.parametrize("options", [dict(max_tokens=24), dict(rows=3, process=1, processes=2)], ids=["budget", "processes"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_go_on_at_any_position(kind, options):
+    batching = Batching(Seq2SeqCollator(Tokenizer()), **options)
+    straight = EndlessBatches(KINDS[kind]([]), batching)
+    whole = list(itertools.islice(straight, 70))
+    for done in (0, 1, 5, 33, 60):
+        before = EndlessBatches(KINDS[kind]([]), batching)
+        list(itertools.islice(before, done + 1))  # a loader is one batch ahead
+        position = Position.from_note(json.loads(json.dumps(before.position(done).note())))
+        read = []
+        after = EndlessBatches(KINDS[kind](read), batching)
+        after.go_on(position, left_out=done)
+        batches = list(itertools.islice(after, 70))
+        assert batches[:done] == [{}] * done
+        assert same(batches[done:], whole[done:]), done
+        assert after.data.skipped == straight.data.skipped
+
+
+def test_only_one_block_is_read_again():
+    for workers in (0, 2):
+        batching = Batching(Seq2SeqCollator(Tokenizer()), rows=3, workers=workers)
+        whole = EndlessBatches(KINDS["streamed"]([]), batching)
+        expected = list(itertools.islice(whole, 62))
+        position, read = whole.position(60), []
+        assert position.block > 10
+        again = EndlessBatches(KINDS["streamed"](read), batching)
+        again.go_on(position, left_out=60)
+        assert same(list(itertools.islice(again, 60, 62)), expected[60:])
+        assert again.position(60) == position
+        if not workers:  # workers read in processes of their own
+            assert 0 < len(read) <= 20  # what was left of the block may be one batch, so that the next one is begun
+            assert read[0] == position.places[0]["rows"] + 1
+
+
+def test_a_position_in_other_parts_is_refused():
+    batches = EndlessBatches(KINDS["mapped"]([]), Batching(Seq2SeqCollator(Tokenizer())))
+    with pytest.raises(ValueError, match="the position is one in 2 parts, but the data have 1"):
+        batches.go_on(Position(places=[{}, {}]), 0)
 
 
 # ---- in a trainer ----------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class DataPosition(TrainerCallback, SavesState):
     def __init__(self, batches: Any):
         self.batches = batches
         self.position = Position()
-        self._left_unread = 0  # batches that the trainer counts, but that were not taken from this data
+        self._uncounted = 0  # batches of the trainer's count that are not in that of `batches`
 
     @classmethod
     def watch(cls, trainer: Any, batches: Any) -> None:
@@ -63,15 +63,15 @@ class DataPosition(TrainerCallback, SavesState):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         checkpoint, self.resumed_at = self.resumed_at, None
-        trained = state.global_step * args.gradient_accumulation_steps
-        self._left_unread = trained if args.ignore_data_skip else 0
+        in_epoch = 0 if args.ignore_data_skip else state.global_step % state.max_steps  # these the trainer leaves out
+        self._uncounted = (state.global_step - in_epoch) * args.gradient_accumulation_steps
         if checkpoint is not None and not args.ignore_data_skip:
             position = read_position(checkpoint, args)
             if position is not None:
-                self.batches.go_on(position, trained)
+                self.batches.go_on(position, in_epoch * args.gradient_accumulation_steps)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        self.position = self.batches.position(state.global_step * args.gradient_accumulation_steps - self._left_unread)
+        self.position = self.batches.position(state.global_step * args.gradient_accumulation_steps - self._uncounted)
 
     def save_state(self, folder: Path) -> None:
         args = self.batches.batching

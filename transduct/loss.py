@@ -32,8 +32,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.zeros_like(hidden) if need_hidden else None
         grad_weight: torch.Tensor | None = None
         grad_bias = torch.zeros_like(bias, dtype=precise) if need_bias else None
-        for start in range(0, hidden.shape[0], chunk_tokens):
-            rows, targets = hidden[start : start + chunk_tokens], labels[start : start + chunk_tokens]
+        chunks = max(1, -(-hidden.shape[0] // chunk_tokens))
+        size = max(1, -(-hidden.shape[0] // chunks))  # even chunks: each reads the whole weight
+        for start in range(0, hidden.shape[0], size):
+            rows, targets = hidden[start : start + size], labels[start : start + size]
             logits = linear(rows, weight, bias).to(precise)  # (chunk, V)
             if not any(ctx.needs_input_grad):
                 total += _sum_of_losses(logits, targets, label_smoothing, z_loss)
@@ -44,7 +46,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 grad_bias += grad_logits.sum(0)
             grad_logits = grad_logits.to(hidden.dtype)
             if grad_hidden is not None:
-                torch.mm(grad_logits, weight, out=grad_hidden[start : start + chunk_tokens])  # (chunk, D)
+                torch.mm(grad_logits, weight, out=grad_hidden[start : start + size])  # (chunk, D)
             if need_weight and grad_weight is None:
                 grad_weight = (grad_logits.t() @ rows).to(precise)  # (V, D)
             elif grad_weight is not None and grad_weight.dtype == rows.dtype:

@@ -1,6 +1,5 @@
 """`transduct average RUN|CHECKPOINTS... --output FOLDER`: the mean of checkpoints as a model folder."""
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -25,13 +24,15 @@ def average(
     Tokenizer and config are those of the last checkpoint. The checkpoints stay as they are.
     """
     from transduct.training.averaging import average_checkpoints, best_checkpoints, last_checkpoints, metric_values
+    from transduct.training.metrics import higher_is_better
 
     _check_options(sources, last, best, metric, better)
     values: dict[int, float] = {}
     if last is not None:
         chosen = last_checkpoints(sources[0], last)
     elif best is not None and metric is not None:
-        chosen = best_checkpoints(sources[0], best, metric, _higher_is_better(metric, better))
+        higher = higher_is_better(metric) if better is None else better == "higher"
+        chosen = best_checkpoints(sources[0], best, metric, higher)
         values = metric_values(chosen[-1], metric)
     else:
         chosen = [Path(source) for source in sources]
@@ -57,9 +58,3 @@ def _check_options(sources: list[str], last: int | None, best: int | None, metri
         raise ValueError(f"--last and --best choose among the checkpoints of one run; {len(sources)} folders are given")
     if last is None and best is None and not all((Path(source) / "config.json").is_file() for source in sources):
         raise ValueError(f"{sources[0]!r} is no checkpoint: for a run, say --last N or --best N --metric NAME")
-
-
-def _higher_is_better(metric: str, better: str | None) -> bool:
-    from transduct.training.arguments import LOWER_IS_BETTER
-
-    return better == "higher" if better is not None else re.search(LOWER_IS_BETTER, metric) is None

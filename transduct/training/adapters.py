@@ -16,6 +16,8 @@ from typing import Any
 
 from torch import nn
 
+from transduct.training.checks import check_count
+
 TARGETS = {
     "default": ("q_proj", "v_proj"),
     "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -116,8 +118,7 @@ def _checked_lora(model: Any, options: dict[str, Any]) -> tuple[int, list[str], 
         if key not in LORA_KEYS:
             raise ValueError(f"lora.{key} is unknown; its keys are {', '.join(LORA_KEYS)}")
     rank = options.get("rank", 8)
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise ValueError(f"lora.rank={rank!r} must be a whole number of at least 1")
+    check_count(rank, "lora.rank", 1)
     for key, low, high in (("alpha", 0, math.inf), ("dropout", 0, 1)):
         value = options.get(key, low)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < high:

@@ -1,12 +1,12 @@
 """Training arguments: transformers' own, and what they lack (token budgets, the papers' schedules, budgets of time)."""
 
-import re
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal, get_args
 
 from transformers import Seq2SeqTrainingArguments
 
+from transduct.training.metrics import higher_is_better
 from transduct.training.optimizers import RELATIVE_TO_WEIGHTS, check_optimizer
 from transduct.training.options import WeightOptions
 from transduct.training.schedules import ScheduleName
@@ -33,8 +33,6 @@ RANGES = {
     "early_stopping_threshold": (0, inf),
 }
 """The smallest and the largest value of numbers of a recipe."""
-LOWER_IS_BETTER = r"loss$|(^|_)(error|error_rate|perplexity|ter|wer|cer|per)$"
-"""Names of metrics that fall as a model becomes better."""
 
 
 @dataclass
@@ -165,7 +163,7 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
     def _prepare_early_stopping(self) -> None:
         inherited: Any = self  # whose types are not known
         if inherited.greater_is_better is None and self.metric_for_best_model is not None:
-            inherited.greater_is_better = re.search(LOWER_IS_BETTER, self.metric_for_best_model) is None
+            inherited.greater_is_better = higher_is_better(self.metric_for_best_model)
         if self.early_stopping_patience is None:
             if self.early_stopping_threshold:
                 raise ValueError(f"early_stopping_threshold={self.early_stopping_threshold} needs early_stopping_patience")

@@ -11,7 +11,7 @@ in `moving_average.py`.
 import json
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from transduct.training.callbacks import training_was_stopped
 from transduct.training.checkpoints import MANIFEST, STATE, checkpoint_step, discard, find_checkpoints, list_checkpoints
 from transduct.training.files import save_whole
-from transduct.training.weights import load_into, refuse_flat_weights, training_was_stopped
+from transduct.training.weights import load_into, refuse_flat_weights
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 NOT_OF_A_MODEL = (".safetensors", ".bin", ".pt", ".pth")
@@ -166,14 +167,19 @@ def best_checkpoints(run: str | Path, count: int, metric: str, higher_is_better:
     """
     found = _whole_checkpoints(run)
     values = metric_values(found[-1], metric) if found else {}
-    scored = [path for path in found if checkpoint_step(path) in values]
+    scored = _best_first(found, values, higher_is_better)
     if not 1 <= count <= len(scored):
         raise ValueError(
             f"the best {count} checkpoints by {metric!r} are to be averaged, and {run} holds {len(scored)} with a value of it: "
-            f"{_names(scored)}. Evaluate at the steps of the checkpoints"
+            f"{_names(sorted(scored, key=checkpoint_step))}. Evaluate at the steps of the checkpoints"
         )
-    order = sorted(scored, key=lambda path: values[checkpoint_step(path)], reverse=higher_is_better)
-    return sorted(order[:count], key=checkpoint_step)
+    return sorted(scored[:count], key=checkpoint_step)
+
+
+def _best_first(checkpoints: Sequence[Path], values: Mapping[int, float], higher_is_better: bool) -> list[Path]:
+    """Those of the checkpoints whose steps have a value."""
+    scored = [path for path in checkpoints if checkpoint_step(path) in values]
+    return sorted(scored, key=lambda path: values[checkpoint_step(path)], reverse=higher_is_better)
 
 
 def metric_values(checkpoint: Path, metric: str) -> dict[int, float]:
@@ -251,13 +257,9 @@ class AverageAtEnd(TrainerCallback):
             return
         found = list_checkpoints(Path(args.output_dir))
         values = values_in_log(state.log_history, str(args.metric_for_best_model))
-        scored = sorted(
-            (path for path in found if checkpoint_step(path) in values),
-            key=lambda path: values[checkpoint_step(path)],
-            reverse=bool(args.greater_is_better),
-        )
+        best = _best_first(found, values, bool(args.greater_is_better))[: self.best]
         for path in found[:-2]:
-            if path not in scored[: self.best] and str(path) != state.best_model_checkpoint:
+            if path not in best and str(path) != state.best_model_checkpoint:
                 discard(path)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):

@@ -55,8 +55,6 @@ def build_arguments(recipe: Recipe, output: Path) -> TransductTrainingArguments:
     if aligned != (recipe.training.get("guided_alignment") is not None):
         given, missing = ("alignments in data.train", "training.guided_alignment")[:: 1 if aligned else -1]
         raise ValueError(f"the recipe has {given}, but no {missing}: give both, or neither")
-    if aligned:
-        options["remove_unused_columns"] = False  # the model is not given the alignments, but what guides it is
     if recipe.without_end is not None:
         without_end = f"data.train is {recipe.without_end} and has no last row"
         if "num_train_epochs" in recipe.training:

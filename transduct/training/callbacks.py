@@ -84,6 +84,12 @@ class StopOnSignal(TrainerCallback):
         return int(number) or None
 
 
+def training_was_stopped(trainer: Any) -> bool:
+    """Whether the training ended because of a signal, and goes on later."""
+    callbacks = trainer.callback_handler.callbacks
+    return any(isinstance(callback, StopOnSignal) and callback.received is not None for callback in callbacks)
+
+
 class SaveLastStep(TrainerCallback):
     """Writes a checkpoint when the training ends, for whatever reason, so that a longer run can go on from there."""
 

@@ -22,10 +22,9 @@ from transformers import EvalPrediction
 from transformers.trainer_pt_utils import find_batch_size, nested_truncate
 from transformers.trainer_utils import EvalLoopOutput, has_length
 
+from transduct.loss import IGNORE_INDEX
 from transduct.training.predictions import PredictionFile, TextMetrics
 from transduct.training.processes import decided_by_main
-
-IGNORED = -100
 
 
 class RowCount:
@@ -101,7 +100,7 @@ class ExactEvaluation:
             self.trainer.model.generation_config = copy.deepcopy(self.generation_config)
         loss, predictions, labels = self.step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys, **options)
         if loss is not None and "labels" in inputs:
-            targets = (inputs["labels"] != IGNORED).sum().to(loss.device)
+            targets = (inputs["labels"] != IGNORE_INDEX).sum().to(loss.device)
             weight = targets if generates else self._targets_behind(targets)
             if weight > 0:
                 self.totals += torch.stack([loss.detach().double() * weight, targets.double()]).cpu()
@@ -147,7 +146,7 @@ class ExactEvaluation:
         if isinstance(predictions, list):  # eval_do_concat_batches=False
             return [self.decodable(batch) for batch in predictions]
         if isinstance(predictions, np.ndarray) and np.issubdtype(predictions.dtype, np.integer):
-            return np.where(predictions == IGNORED, padding, predictions)
+            return np.where(predictions == IGNORE_INDEX, padding, predictions)
         return predictions
 
     def corrected(self, output: EvalLoopOutput, prefix: str) -> EvalLoopOutput:
@@ -169,5 +168,5 @@ def _without_targets(inputs: dict[str, Any], real: int) -> dict[str, Any]:
     if "labels" not in inputs or real >= len(inputs["labels"]):
         return inputs
     labels = inputs["labels"].clone()
-    labels[real:] = IGNORED
+    labels[real:] = IGNORE_INDEX
     return {**inputs, "labels": labels}

@@ -20,6 +20,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from transduct.attention import AttentionContext, split_heads
 from transduct.loss import CHUNK_TOKENS, IGNORE_INDEX, count_targets, only_targets
 from transduct.training.hooks import TrainingHooks, inner_model
+from transduct.training.weights import at_least_float32
 
 
 class RDrop(TrainingHooks):
@@ -32,8 +33,8 @@ class RDrop(TrainingHooks):
 
     def __init__(self, alpha: float):
         super().__init__()
-        if not alpha >= 0:
-            raise ValueError(f"r_drop={alpha} must not be negative: the weight of the divergence")
+        if not 0 <= alpha < math.inf:
+            raise ValueError(f"r_drop={alpha} must be a number of at least 0: the weight of the divergence")
         self.alpha = alpha
         self._targets: tuple[torch.Tensor, Any] | None = None  # labels (B, T) and N of the forward pass that is under way
         self._divergence: torch.Tensor | None = None
@@ -88,7 +89,7 @@ def symmetric_divergence(
     """
 
     def of_chunk(one: torch.Tensor, other: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        log_p, log_q = (_precise(project(rows)).log_softmax(-1) for rows in (one, other))  # (chunk, V)
+        log_p, log_q = (at_least_float32(project(rows)).log_softmax(-1) for rows in (one, other))  # (chunk, V)
         divergence = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1)  # (chunk)
         return (divergence * (targets != IGNORE_INDEX)).sum()
 
@@ -112,8 +113,8 @@ class GuidedAlignment(TrainingHooks):
 
     def __init__(self, weight: float = 0.05, layer: int = -2, head: int | None = 0):
         super().__init__()
-        if not weight >= 0:
-            raise ValueError(f"guided_alignment.weight={weight} must not be negative")
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"guided_alignment.weight={weight} must be a number of at least 0")
         self.weight, self.layer, self.head = weight, layer, head
         self._alignments: torch.Tensor | None = None
         self._batch: dict[str, Any] = {}
@@ -172,7 +173,7 @@ class GuidedAlignment(TrainingHooks):
         key = key.repeat_interleave(attention.num_key_value_groups, dim=1)  # (B, H, S, K)
         if self.head is not None:
             query, key = query[:, [self.head]], key[:, [self.head]]
-        scores = _precise(query @ key.transpose(2, 3) * attention.scale)  # (B, 1 or H, T, S)
+        scores = at_least_float32(query @ key.transpose(2, 3) * attention.scale)  # (B, 1 or H, T, S)
         real = self._batch["attention_mask"].bool()[:, None, None]  # (B, 1, 1, S)
         log_weights = scores.masked_fill(~real, torch.finfo(scores.dtype).min).log_softmax(-1)
         return log_weights.logsumexp(1) - math.log(log_weights.shape[1])  # the log of the mean of the heads
@@ -274,7 +275,3 @@ class WordDropout(TrainingHooks):
         """True at tokens (B, T) that are hidden."""
         special = torch.isin(ids, torch.tensor(sorted(self.special_ids or ()), dtype=ids.dtype, device=ids.device))
         return (torch.rand(ids.shape, device=ids.device) < share) & ~special
-
-
-def _precise(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

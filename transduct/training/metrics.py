@@ -131,6 +131,12 @@ METRICS: dict[str, Callable[[Sequence[str], References], float]] = {
 """By the names that a recipe uses."""
 ERRORS = frozenset({"token_error", "sequence_error", "ter"})
 """Those of which less is better."""
+_FALLING = re.compile(r"loss$|(^|_)(error|error_rate|perplexity|ter|wer|cer|per)$")
+
+
+def higher_is_better(name: str) -> bool:
+    """What the name of a result says, "eval_loss" or "bleu", whoever measured it: not so for losses and errors."""
+    return _FALLING.search(name) is None
 
 
 def _checked(predictions: Sequence[str], references: References) -> list[tuple[str, Sequence[str]]]:

@@ -18,8 +18,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from transduct.training.callbacks import training_was_stopped
 from transduct.training.checkpoints import SavesState, WholeCheckpoints
-from transduct.training.weights import copy_each, copy_whole, exchanged, refuse_flat_weights, reshard, training_was_stopped, whole
+from transduct.training.weights import at_least_float32, copy_each, copy_whole, exchanged, refuse_flat_weights, reshard, whole
 
 AVERAGE = "moving_average.safetensors"
 """File in a checkpoint: the average by the names of the parameters, and in its metadata the number of updates."""
@@ -39,8 +40,7 @@ class MovingAverage(TrainerCallback, SavesState):
     """
 
     def __init__(self, trainer: Any, decay: float, warmup: bool = False, finish: bool = True):
-        if not 0 <= decay < 1:
-            raise ValueError(f"ema_decay={decay} must lie in [0, 1): the share of the average that an update leaves")
+        check_decay(decay)
         refuse_flat_weights(trainer, "ema_decay")
         self.trainer, self.decay, self.warmup, self.finishes = trainer, decay, warmup, finish
         self.updates = 0
@@ -61,7 +61,7 @@ class MovingAverage(TrainerCallback, SavesState):
         reshard(self.trainer.model)
         trained = [(name, weight) for name, weight in self.trainer.model.named_parameters() if weight.requires_grad]
         self.names, self.weights = [name for name, _ in trained], [weight for _, weight in trained]
-        self.averages = [_precise(weight.detach().clone()) for weight in self.weights]
+        self.averages = [at_least_float32(weight.detach().clone()) for weight in self.weights]
         self.updates = 0
 
     @torch.no_grad()
@@ -69,7 +69,7 @@ class MovingAverage(TrainerCallback, SavesState):
         if self.trainer.accelerator.optimizer_step_was_skipped:  # infinite gradients in float16
             return
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
-        torch._foreach_lerp_(self.averages, [_precise(weight) for weight in self.weights], 1 - decay)
+        torch._foreach_lerp_(self.averages, [at_least_float32(weight) for weight in self.weights], 1 - decay)
         self.updates += 1
 
     def save_state(self, folder: Path) -> None:
@@ -117,12 +117,14 @@ class MovingAverage(TrainerCallback, SavesState):
             self.finish(None if best is None else Path(best))
 
 
+def check_decay(decay: float) -> None:
+    """Raises ValueError for a decay out of range."""
+    if not 0 <= decay < 1:
+        raise ValueError(f"ema_decay={decay} must lie in [0, 1): the share of the average that an update leaves")
+
+
 def average_in_use(trainer: Any) -> Any:
     """A context in which the trainer's model is its moving average, where it has one that evaluations are to use."""
     averages = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, MovingAverage)]
     wanted = bool(averages) and bool(averages[0].averages) and getattr(trainer.args, "ema_evaluate", True) and trainer.is_in_train
     return averages[0].in_use() if wanted else nullcontext()
-
-
-def _precise(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

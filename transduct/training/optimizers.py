@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
+
+from transduct.training.weights import at_least_float32, whole
 
 OptimizerName = Literal["adam", "adafactor", "adamw_rms"]
 
@@ -128,7 +129,8 @@ class Adafactor(Optimizer):
         return loss
 
     def _update(self, weight: torch.Tensor, group: dict[str, Any]) -> None:
-        gradient = _precise(weight.grad)
+        assert weight.grad is not None
+        gradient = at_least_float32(weight.grad)
         state = self.state[weight]
         state["step"] = state.get("step", 0) + 1
         decay = 1.0 - state["step"] ** -group["decay_exponent"]
@@ -141,7 +143,7 @@ class Adafactor(Optimizer):
         else:
             update = gradient * _moving_mean(state, "moments", squared, decay).rsqrt()
         update = update / (rms(update) / group["clip_threshold"]).clamp(min=1.0)
-        values = _precise(weight)
+        values = at_least_float32(weight)
         scale = rms(values).clamp(min=group["eps"][1])
         if group["weight_decay"]:
             values = values * (1 - group["lr"] * group["weight_decay"])
@@ -194,7 +196,7 @@ class RelativeAdamW(Optimizer):
     def _update(self, weights: list[torch.Tensor], step: int, group: dict[str, Any]) -> None:
         """Tensors of the same number of updates."""
         first_beta, second_beta = group["betas"]
-        gradients = [_precise(weight.grad) for weight in weights]
+        gradients = [at_least_float32(weight.grad) for weight in weights if weight.grad is not None]
         first = [_moments(self.state[w], "exp_avg", g) for w, g in zip(weights, gradients, strict=True)]
         second = [_moments(self.state[w], "exp_avg_sq", g) for w, g in zip(weights, gradients, strict=True)]
         torch._foreach_lerp_(first, gradients, 1 - first_beta)
@@ -204,7 +206,7 @@ class RelativeAdamW(Optimizer):
         torch._foreach_div_(divisors, (1 - second_beta**step) ** 0.5)
         torch._foreach_add_(divisors, group["eps"])
         updates = torch._foreach_div(first, divisors)
-        rates = [rms(_precise(weight)).clamp(min=group["min_scale"]) for weight in weights]
+        rates = [rms(at_least_float32(weight)).clamp(min=group["min_scale"]) for weight in weights]
         torch._foreach_mul_(updates, [rate * (group["lr"] / (1 - first_beta**step)) for rate in rates])
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
@@ -217,15 +219,7 @@ class RelativeAdamW(Optimizer):
 
 def rms(tensor: torch.Tensor) -> torch.Tensor:
     """Root mean square of all elements, a scalar on the same device; of the whole tensor where it is sharded."""
-    norm = torch.linalg.vector_norm(tensor)
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
-    return norm / max(tensor.numel(), 1) ** 0.5
-
-
-def _precise(tensor: torch.Tensor | None) -> torch.Tensor:
-    assert tensor is not None
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return whole(torch.linalg.vector_norm(tensor)) / max(tensor.numel(), 1) ** 0.5
 
 
 def _moments(state: dict[str, Any], name: str, like: torch.Tensor) -> torch.Tensor:

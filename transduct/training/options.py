@@ -4,15 +4,16 @@
 Frozen weights and adapters must be there before the trainer is: see `adapters.prepare_weights`.
 """
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from transduct.training.adapters import is_adapted, with_weights_of
 from transduct.training.averaging import AverageAtEnd
+from transduct.training.checks import check_count
 from transduct.training.extras import GuidedAlignment, RDrop, WordDropout
-from transduct.training.moving_average import MovingAverage
+from transduct.training.hooks import TrainingHooks
+from transduct.training.moving_average import MovingAverage, check_decay
 from transduct.training.optimizers import OptimizerName, optimizer_of
 
 
@@ -69,34 +70,20 @@ class WeightOptions:
     def check_weight_options(self) -> None:
         """Raises ValueError for values out of range, and for options that contradict each other."""
         self._check_average()
-        if not 0 <= self.r_drop < math.inf:
-            raise ValueError(f"r_drop={self.r_drop} must not be negative")
-        for name in ("word_dropout", "target_word_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1): the share of tokens that are hidden")
-        if self.word_dropout_by not in ("unk", "zero"):
-            raise ValueError(f"word_dropout_by={self.word_dropout_by!r} must be 'unk' or 'zero'")
-        self._check_alignment()
-
-    def _check_alignment(self) -> None:
-        if self.guided_alignment is None:
-            return
-        unknown = set(self.guided_alignment) - {"weight", "layer", "head"}
-        if unknown:
-            raise ValueError(f"guided_alignment.{min(unknown)} is unknown; its keys are weight, layer and head")
-        vars(self)["remove_unused_columns"] = False  # the column of alignments is no argument of the model
+        hooks_of(self)  # each checks its own
+        if self.guided_alignment is not None:
+            vars(self)["remove_unused_columns"] = False  # the column of alignments is no argument of the model
 
     def _check_average(self) -> None:
-        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
-            raise ValueError(f"ema_decay={self.ema_decay} must lie in [0, 1): the share of the average that an update leaves")
+        if self.ema_decay is not None:
+            check_decay(self.ema_decay)
         if self.ema_decay is None and self.ema_warmup:
             raise ValueError("ema_warmup=True needs ema_decay")
         counts = {name: vars(self)[name] for name in ("average_checkpoints", "average_best") if vars(self)[name] is not None}
         if not counts:
             return
         for name, count in counts.items():
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ValueError(f"{name}={count!r} must be a whole number of at least 1")
+            check_count(count, name, 1)
         if len(counts) == 2:
             raise ValueError("average_checkpoints and average_best exclude each other: choose the last or the best")
         if self.lora is not None:
@@ -126,16 +113,32 @@ def checkpoints_to_keep(training: dict[str, Any]) -> int | None:
     return None if training.get("average_best") is not None else max(2, training.get("average_checkpoints") or 0)
 
 
+def hooks_of(args: WeightOptions) -> list[TrainingHooks]:
+    """What takes part in the forward pass as the arguments say, in the order in which they belong.
+
+    Raises:
+        ValueError: for values out of range, and unknown keys of `guided_alignment`.
+    """
+    hooks: list[TrainingHooks] = []
+    if args.r_drop:
+        hooks.append(RDrop(args.r_drop))
+    if args.guided_alignment is not None:
+        if unknown := set(args.guided_alignment) - {"weight", "layer", "head"}:
+            raise ValueError(f"guided_alignment.{min(unknown)} is unknown; its keys are weight, layer and head")
+        hooks.append(GuidedAlignment(**args.guided_alignment))
+    word_dropout = WordDropout(args.word_dropout, args.target_word_dropout, args.word_dropout_by)
+    if args.word_dropout or args.target_word_dropout:
+        hooks.append(word_dropout)
+    return hooks
+
+
 def add_callbacks(trainer: Any) -> None:
     """Give a trainer the callbacks that its arguments ask for; those that it has already stay. Called before each training."""
     args: WeightOptions = trainer.args
     present = {type(callback) for callback in trainer.callback_handler.callbacks}
-    if args.r_drop and RDrop not in present:
-        trainer.add_callback(RDrop(args.r_drop))
-    if args.guided_alignment is not None and GuidedAlignment not in present:
-        trainer.add_callback(GuidedAlignment(**args.guided_alignment))
-    if (args.word_dropout or args.target_word_dropout) and WordDropout not in present:
-        trainer.add_callback(WordDropout(args.word_dropout, args.target_word_dropout, args.word_dropout_by))
+    for hooks in hooks_of(args):
+        if type(hooks) not in present:
+            trainer.add_callback(hooks)
     if args.ema_decay is not None and MovingAverage not in present:
         trainer.add_callback(MovingAverage(trainer, args.ema_decay, args.ema_warmup, args.ema_finish))
     if AverageAtEnd not in present and (args.average_checkpoints is not None or args.average_best is not None):

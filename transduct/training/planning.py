@@ -18,6 +18,7 @@ from typing import Any
 
 from transduct.accounting import ModelDescription, describe
 from transduct.training.arguments import NO_LIMIT_OF_EPOCHS, TransductTrainingArguments
+from transduct.training.checks import check_count, check_number
 from transduct.training.devices import device_named
 from transduct.training.layouts import LAYOUTS, LayoutMemory, layout_memory, needs
 from transduct.training.recipe import Recipe
@@ -56,13 +57,11 @@ class PlanOptions:
 
     def __post_init__(self):
         for name in ("gpus", "source_length", "target_length", "examples", "vocab_size"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
+            if getattr(self, name) is not None:
+                check_count(getattr(self, name), name, 1)
         for name in ("gpu_memory", "flops"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name}={value!r} must be a positive number")
+            if getattr(self, name) is not None:
+                check_number(getattr(self, name), name, above=0)
         if not 0 < self.utilisation <= 1:
             raise ValueError(f"utilisation={self.utilisation} must lie in (0, 1]: the share of the peak that is reached")
         if not 0 <= self.reserve < 1:

@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from transduct.training.recipe_checks import check_count, check_names, check_number, checked, keys_of, unknown_key
+from transduct.training.checks import check_count, check_names, check_number, checked, keys_of, unknown_key
 from transduct.training.recipe_data import (
     SPLITS,
     DataSection,
@@ -43,7 +43,7 @@ __all__ = [
 @dataclass(kw_only=True)
 class EvaluationSection:
     metrics: dict[str, str] = field(default_factory=lambda: {"bleu": "bleu", "chrf": "chrf"})
-    """The name to show -> token_error, sequence_error, exact_match, bleu or chrf."""
+    """The name to show -> the name of one of `metrics.METRICS`, such as token_error, bleu or rouge_lsum."""
     num_beams: int = 4
     """Beam width of the final evaluation (section 6.1 of the paper: 4)."""
     length_penalty: float = 1.0

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from transduct.training.recipe_checks import check_count, check_number, checked
+from transduct.training.checks import check_count, check_number, checked
 
 SPLITS = ("train", "validation", "test")
 FILES = ("json", "csv", "tsv", "parquet", "dataset", "function", "text")

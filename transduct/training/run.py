@@ -51,8 +51,8 @@ from transduct.training.progress import ShowProgress
 from transduct.training.recipe import Recipe, build_recipe
 from transduct.training.recipe_data import model_kind
 from transduct.training.report import REPORT, Sample, report_run
-from transduct.training.reporting import check_trackers, place_events
 from transduct.training.run_data import RunData
+from transduct.training.trackers import check_trackers, place_events
 from transduct.training.trainer import TransductTrainer
 
 SAME = (

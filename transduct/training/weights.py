@@ -9,14 +9,6 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from transduct.training.callbacks import StopOnSignal
-
-
-def training_was_stopped(trainer: Any) -> bool:
-    """Whether the training ended because of a signal, and goes on later."""
-    callbacks = trainer.callback_handler.callbacks
-    return any(isinstance(callback, StopOnSignal) and callback.received is not None for callback in callbacks)
-
 
 def reshard(model: nn.Module) -> None:
     """Makes FSDP2 forget the gathered weights that a forward pass without a backward pass may have left."""
@@ -90,3 +82,8 @@ def exchanged(model: nn.Module, places: Sequence[torch.Tensor], values: Sequence
         reshard(model)
         with torch.no_grad():
             copy_each(places, kept)
+
+
+def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in float32, or as it is where that is finer."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""Checks that the sections of a recipe share. Their errors name the key's path."""
+"""Checks of what users write into recipes and arguments. Their errors name the key's path, the value and the rule."""
 
 import difflib
 from collections.abc import Iterable, Mapping

@@ -9,8 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from test_training_run import raw_recipe
 from transduct.training.recipe import build_recipe
-from transduct.training.reporting import PACKAGES, check_trackers
 from transduct.training.run import run
+from transduct.training.trackers import PACKAGES, check_trackers
 
 
 def train(folder, **training) -> None:
@@ -49,7 +49,7 @@ def test_an_own_folder_is_kept(tmp_path, monkeypatch):
 def test_a_missing_package_is_named(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        "transduct.training.reporting.find_spec", lambda name: None if name.startswith(("tensorboard", "trackio")) else find(name)
+        "transduct.training.trackers.find_spec", lambda name: None if name.startswith(("tensorboard", "trackio")) else find(name)
     )
     for name in ("tensorboard", "trackio"):
         with pytest.raises(ValueError, match=f"report_to='{name}' needs a package that is not installed: pip install {name}"):
@@ -57,7 +57,7 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 def test_it_is_refused_before_anything_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("transduct.training.reporting.find_spec", lambda name: None)
+    monkeypatch.setattr("transduct.training.trackers.find_spec", lambda name: None)
     raw = raw_recipe(tmp_path, report_to="trackio")
     raw["data"]["train"] = {"json": "no such file.jsonl"}
     with pytest.raises(ValueError, match="pip install trackio"):

@@ -33,6 +33,8 @@ def raw_recipe(folder: Path, **sections) -> dict:
     for name, chosen in (("a", sentences[:30]), ("b", sentences[30:])):
         rows = [json.dumps({"source": text, "target": text.upper(), "text": text}) for text in chosen]
         (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    (folder / "corpus").mkdir(exist_ok=True)
+    (folder / "corpus" / "train.jsonl").write_bytes((folder / "a.jsonl").read_bytes())
     return {
         "output": str(folder / "out"),
         "threads": 1,
@@ -71,7 +73,9 @@ TASKS = {
 SUBWORDS = {"subwords": {"dropout": 0.3}}
 
 
-KINDS = {"stream": STREAM, "mixture": MIXTURE, "streams": MIXED_STREAMS, "tasks": TASKS, "subwords": SUBWORDS}
+DATA_SET = {"train": {"dataset": "corpus", "streaming": True}}
+
+KINDS = {"stream": STREAM, "data set": DATA_SET, "mixture": MIXTURE, "streams": MIXED_STREAMS, "tasks": TASKS, "subwords": SUBWORDS}
 
 
 @pytest.mark.parametrize("data", KINDS.values(), ids=KINDS)
@@ -96,12 +100,13 @@ def test_a_mixture_says_what_it_draws(tmp_path, capsys):
     assert f"mixture: {share:.1%} a.jsonl, {1 - share:.1%} back" in capsys.readouterr().out
 
 
-def test_workers_change_nothing(tmp_path):
+@pytest.mark.parametrize("data", [STREAM, DATA_SET], ids=["stream", "data set"])
+def test_workers_change_nothing(tmp_path, data):
     final = []
     for workers in (0, 2):
         folder = tmp_path / str(workers)
         folder.mkdir()
-        start(folder, raw_recipe(folder, data=STREAM, training={"dataloader_num_workers": workers}))
+        start(folder, raw_recipe(folder, data=data, training={"dataloader_num_workers": workers}))
         final.append(weights(folder))
     assert torch.equal(*final)
 

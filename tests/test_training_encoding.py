@@ -68,12 +68,14 @@ def test_what_stands_before_a_text(tokenizer):
     expected = ids(tokenizer, "<BT>", "<2de>", "__en__") + tokenizer("b: ab")["input_ids"]
     assert example["input_ids"] == encoder.encode_sources(["ab"])[0] == expected
     assert example["labels"] == tokenizer(text_target="A B")["input_ids"]
+    assert PairEncoder(tokenizer, split).first_target_token is None
     split.target_language_in = "target"
     (example,) = PairEncoder(tokenizer, split)(ROWS[:1])
     assert example["input_ids"] == ids(tokenizer, "<BT>", "__en__") + tokenizer("b: ab")["input_ids"]
     with tokenizer.as_target():
         language = ids(tokenizer, "<2de>")
     assert example["labels"] == language + tokenizer(text_target="A B")["input_ids"]
+    assert [PairEncoder(tokenizer, split).first_target_token] == language
     too_long = list(PairEncoder(tokenizer, split, max_source_tokens=7)(ROWS[:1]))  # all of it counts
     assert "the source has 8 tokens" in str(too_long[0])
 

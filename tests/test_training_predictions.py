@@ -81,6 +81,16 @@ def test_predict_returns_its_predictions(tmp_path):
     assert {"test_word_error", "test_match"} <= output.metrics.keys()
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_outputs_begin_with_the_first_token(tmp_path, beams):
+    rows = pairs(5)
+    trainer = trainer_of(tmp_path, rows, metrics_of(rows, first_token=7), generation_num_beams=beams)
+    assert trainer.predict(trainer.eval_dataset).predictions[:, 1].tolist() == [7] * 5
+    assert trainer.model.generation_config.forced_bos_token_id is None
+    trainer.compute_metrics = metrics_of(rows)
+    assert trainer.predict(trainer.eval_dataset).predictions[:, 1].tolist() != [7] * 5
+
+
 def test_files_are_named_by_step_and_data_set(tmp_path):
     rows = pairs(6)
     trainer = trainer_of(

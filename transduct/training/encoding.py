@@ -131,6 +131,11 @@ class PairEncoder:
         }
         return self._too_long(row, example) or example
 
+    @property
+    def first_target_token(self) -> int | None:
+        """What every target begins with, and every output must: the token of its language; None where that is free."""
+        return self.around.before_target[0] if self.around.before_target else None
+
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of sources as the model is given them."""
         encoded = self.tokenizer([self.around.text + text for text in texts], return_attention_mask=False)["input_ids"]

@@ -97,7 +97,7 @@ class ExactEvaluation:
         real = self.rows.take(find_batch_size(inputs))
         inputs = _without_targets(inputs, real)
         if generates:
-            self.trainer.model.generation_config = copy.deepcopy(self.generation_config)
+            self.trainer.model.generation_config = self._own_generation_config()
         loss, predictions, labels = self.step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys, **options)
         if loss is not None and "labels" in inputs:
             targets = (inputs["labels"] != IGNORE_INDEX).sum().to(loss.device)
@@ -110,6 +110,13 @@ class ExactEvaluation:
             self._write(predictions, real, find_batch_size(inputs))
             return loss, None, None
         return loss, predictions, labels
+
+    def _own_generation_config(self) -> Any:
+        """The model's as it was, and the first token of `TextMetrics`."""
+        config: Any = copy.deepcopy(self.generation_config)
+        if isinstance(self.metrics, TextMetrics) and self.metrics.first_token is not None:
+            config.forced_bos_token_id = self.metrics.first_token
+        return config
 
     def _write(self, ids: torch.Tensor, real: int, rows: int) -> None:
         """The first output (rows x outputs of each, T) of each row that is no padding, of all processes, into the file."""

@@ -28,6 +28,8 @@ class TextMetrics:
         metrics: names to report -> names of `METRICS`.
         folder: where the files of predictions are kept, `STEP.jsonl`; None: in `predictions` in the trainer's `output_dir`.
         sources: for each row its source, to be written beside the prediction.
+        first_token: that every output begins with (`forced_bos_token_id`), such as that of the language to be written; acts
+            in `TransductTrainer`. None: as the model's generation config says.
     """
 
     tokenizer: Any
@@ -35,6 +37,7 @@ class TextMetrics:
     metrics: Mapping[str, str]
     folder: str | Path | None = None
     sources: Sequence[str] | None = None
+    first_token: int | None = None
 
     def __post_init__(self):
         for name, metric in self.metrics.items():

@@ -19,13 +19,16 @@ def plan(
     source_length: Annotated[int | None, typer.Option(help="Mean tokens of a source.")] = None,
     target_length: Annotated[int | None, typer.Option(help="Mean tokens of a target.")] = None,
     examples: Annotated[int | None, typer.Option(help="Training pairs, where they cannot be counted by lines.")] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Ids, where the tokenizer is not there yet.")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Token ids, where the tokenizer is not there yet.")] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the recipe. Repeatable.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Plan a training: memory of a device under DDP, ZeRO and FSDP, tokens a step, steps, FLOPs and hours."""
+    """Plan a training: memory, steps, FLOPs and hours.
+
+    Memory is that of one device under DDP, ZeRO-1, ZeRO-2 and FSDP. Nothing is built, and no GPU is needed.
+    """
     from transduct.training.planning import PlanOptions, make_plan
     from transduct.training.recipe import load_recipe
 

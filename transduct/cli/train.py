@@ -15,7 +15,11 @@ def train(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, and delete the run in the output folder.")] = False,
 ) -> None:
-    """Train a model from a recipe. After a stop, the same command goes on; Ctrl-C writes a checkpoint first."""
+    """Train a model from a recipe.
+
+    After a stop, the same command goes on; Ctrl-C writes a checkpoint first. The output folder then holds model/, which
+    from_pretrained loads, metrics.json and training_report.html.
+    """
     from transduct.training.recipe import load_recipe
     from transduct.training.run import run
 

@@ -6,6 +6,9 @@ from typing import Any
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from transduct import modeling
+from transduct.presets import config_from_preset
+from transduct.tokenization import TransductTokenizer
 from transduct.training.alignments import AlignmentCollator
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.collators import Seq2SeqCollator
@@ -90,8 +93,6 @@ def reported(recipe: Recipe) -> dict[str, str]:
 
 def build_tokenizer(recipe: Recipe, data: RunData, folder: Path) -> Any:
     """The run's tokenizer: the one in `folder`, else `tokenizer.from_pretrained`, else one trained on the training texts."""
-    from transduct.tokenization import TransductTokenizer
-
     if folder.is_dir():
         return AutoTokenizer.from_pretrained(folder)
     options = dict(recipe.tokenizer)
@@ -112,10 +113,6 @@ def build_tokenizer(recipe: Recipe, data: RunData, folder: Path) -> Any:
 
 def build_model(recipe: Recipe, tokenizer: Any) -> Any:
     """The model that is trained: `model.from_pretrained`, or new weights for a preset with the tokenizer's vocabulary."""
-    import transduct
-    from transduct.presets import config_from_preset
-    from transduct.tokenization import TransductTokenizer
-
     options, kind = dict(recipe.model), model_kind(recipe.objective)
     if "from_pretrained" in options:
         return AUTO_CLASSES[kind].from_pretrained(options.pop("from_pretrained"), **options)
@@ -129,7 +126,7 @@ def build_model(recipe: Recipe, tokenizer: Any) -> Any:
         "decoder_start_token_id": tokenizer.pad_token_id,
     }
     config = config_from_preset(options.pop("preset"), **{**vocabularies, **options})
-    return getattr(transduct, kind)(config)
+    return getattr(modeling, kind)(config)
 
 
 def prepare_generation(model: Any, recipe: Recipe) -> None:

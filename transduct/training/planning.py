@@ -11,12 +11,20 @@ Nothing is built and no data are loaded: `describe` counts by closed formulas, f
 - Memory: `layouts.py`; lengths and numbers of pairs: `workload.py`.
 """
 
+import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import AutoTokenizer
+
+from transduct import modeling, register
 from transduct.accounting import ModelDescription, describe
+from transduct.configuration import TransductConfig
+from transduct.presets import config_from_preset
+from transduct.training.adapters import prepare_weights
 from transduct.training.arguments import NO_LIMIT_OF_EPOCHS, TransductTrainingArguments
 from transduct.training.checks import check_count, check_number
 from transduct.training.devices import device_named
@@ -26,6 +34,7 @@ from transduct.training.recipe_data import model_kind
 from transduct.training.workload import count_pairs, mean_lengths
 
 GIB = 2**30
+LAYOUT_NAMES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "fsdp": "FSDP (ZeRO-3)"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,22 +158,16 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
     optimizer = optimizer_name(args)
     checkpointing = _checkpointing(args)
     need = needs(model, (passes * rows, source, target), optimizer, half, checkpointing, averages=int(args.ema_decay is not None))
-    examples = options.examples
-    if examples is None and all(recipe.objective_of(part).of_pairs for part in recipe.data.parts):
-        examples = count_pairs(recipe.data.parts, recipe.folder)
+    examples = _training_pairs(recipe, options, notes)
     pairs_per_step = rows * options.gpus * args.gradient_accumulation_steps
     flops_per_step = passes * pairs_per_step * training_flops(describe(model), source, target, checkpointing)
-    peak = _peak(args, options, half)
-    rate = None if peak is None else peak * options.utilisation * options.gpus
+    rate = _flops_per_second(args, options, half)
     per_epoch = None
     if examples is not None and recipe.without_end is None and _mean_is_known(args, options, notes):
         per_epoch = math.ceil(examples / pairs_per_step)
     steps = _steps(args, per_epoch, None if rate is None else rate / flops_per_step)
-    if examples is None and recipe.without_end is None:
-        notes.append("how many training pairs there are is not counted: --examples gives their number")
     _say_what_is_missing(notes, args, options, steps, rate)
     flops = None if steps is None else float(steps) * flops_per_step
-    available = _available(options)
     return Plan(
         model=recipe.model.get("preset") or str(recipe.model["from_pretrained"]),
         parameters=need.parameters,
@@ -184,7 +187,7 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
         flops=flops,
         flops_per_second=rate,
         hours=None if flops is None or rate is None else flops / rate / 3600,
-        layouts=[layout_memory(layout, need, options.gpus, available) for layout in LAYOUTS],
+        layouts=[layout_memory(layout, need, options.gpus, _available(options)) for layout in LAYOUTS],
         assumptions=notes,
     )
 
@@ -213,8 +216,6 @@ def _arguments(recipe: Recipe) -> TransductTrainingArguments:
 
 def planned_config(recipe: Recipe, vocab_size: int | None = None, notes: list[str] | None = None) -> Any:
     """The config of the model that the recipe trains, with the vocabulary that it will have as far as that is known."""
-    from transduct.presets import config_from_preset
-
     options = dict(recipe.model)
     if "from_pretrained" in options:
         return _saved_config(Path(options.pop("from_pretrained")), options)
@@ -232,11 +233,6 @@ def _model_without_weights(recipe: Recipe, config: Any, args: TransductTrainingA
 
     That is an encoder or a decoder alone, and a model of which a part is trained.
     """
-    import torch
-
-    from transduct import modeling
-    from transduct.training.adapters import prepare_weights
-
     kind = model_kind(recipe.objective)
     if kind == "TransductForConditionalGeneration" and args.freeze is None and args.lora is None:
         return config
@@ -246,10 +242,6 @@ def _model_without_weights(recipe: Recipe, config: Any, args: TransductTrainingA
 
 
 def _saved_config(folder: Path, changes: dict[str, Any]) -> Any:
-    import json
-
-    from transduct.configuration import TransductConfig
-
     file = folder / "config.json"
     if not file.is_file():
         raise ValueError(f"model.from_pretrained={str(folder)!r} is not a folder with a config.json: save the model there first")
@@ -266,10 +258,6 @@ def vocabulary(recipe: Recipe, vocab_size: int | None = None) -> dict[str, int |
         return {"vocab_size": vocab_size, "decoder_vocab_size": vocab_size if ordered.get("separate_vocabularies") else None}
     for folder in (Path(recipe.output) / "tokenizer", Path(ordered.get("from_pretrained") or "/nonexistent")):
         if folder.is_dir():
-            from transformers import AutoTokenizer
-
-            from transduct import register
-
             register()
             tokenizer: Any = AutoTokenizer.from_pretrained(folder)
             separate = bool(getattr(tokenizer, "separate_vocabularies", False))
@@ -322,6 +310,16 @@ def _pairs_per_batch(args: TransductTrainingArguments, source: int, target: int)
     return budget // (source + target)
 
 
+def _training_pairs(recipe: Recipe, options: PlanOptions, notes: list[str]) -> int | None:
+    """As given, or counted by lines."""
+    pairs = options.examples
+    if pairs is None and all(recipe.objective_of(part).of_pairs for part in recipe.data.parts):
+        pairs = count_pairs(recipe.data.parts, recipe.folder)
+    if pairs is None and recipe.without_end is None:
+        notes.append("how many training pairs there are is not counted: --examples gives their number")
+    return pairs
+
+
 def _mean_is_known(args: TransductTrainingArguments, options: PlanOptions, notes: list[str]) -> bool:
     """Whether the pairs of a batch are as many as planned: with a token budget they depend on the mean lengths."""
     known = args.max_tokens_per_batch is None or None not in (options.source_length, options.target_length)
@@ -344,11 +342,13 @@ def _steps(args: TransductTrainingArguments, per_epoch: int | None, steps_per_se
     return int(min(known)) if known else None
 
 
-def _peak(args: TransductTrainingArguments, options: PlanOptions, half: str | None) -> float | None:
-    if options.flops is not None or options.gpu is None:
-        return options.flops
-    device = device_named(options.gpu)
-    return device.half if half else device.tf32 if args.tf32 else device.single
+def _flops_per_second(args: TransductTrainingArguments, options: PlanOptions, half: str | None) -> float | None:
+    """Of all devices together, at the assumed utilisation."""
+    peak = options.flops
+    if peak is None and options.gpu is not None:
+        device = device_named(options.gpu)
+        peak = device.half if half else device.tf32 if args.tf32 else device.single
+    return None if peak is None else peak * options.utilisation * options.gpus
 
 
 def _available(options: PlanOptions) -> int | None:
@@ -395,6 +395,3 @@ def _memory_table(layouts: list[LayoutMemory]) -> list[str]:
             )
         lines.append(f"{LAYOUT_NAMES[layout.layout]:<14}{figures}{verdict}")
     return lines
-
-
-LAYOUT_NAMES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "fsdp": "FSDP (ZeRO-3)"}

@@ -83,7 +83,7 @@ def text_tokens(section: ObjectiveSection, objective: Objective, tokenizer: Any)
     if isinstance(objective, SpanCorruption):
         tokens = objective.lengths(length)[0] - len(before)
     elif isinstance(objective, UL2):
-        tokens = min(_fitting(denoiser, length - 1) for _, denoiser in objective._mixture) - len(before)
+        tokens = objective.text_length(length) - len(before)
     elif isinstance(objective, (PrefixLM, CausalLM)):
         tokens = length - 1 - len(before)  # they put the end token themselves
     else:
@@ -91,13 +91,6 @@ def text_tokens(section: ObjectiveSection, objective: Objective, tokenizer: Any)
     if tokens < 2:
         raise ValueError(f"objective.inputs_length={length} leaves no room for text: raise it")
     return tokens
-
-
-def _fitting(denoiser: SpanCorruption | PrefixLM, inputs_length: int) -> int:
-    if isinstance(denoiser, SpanCorruption):
-        return denoiser.lengths(inputs_length)[0]
-    assert denoiser.target_share is not None
-    return int((inputs_length - 1) / (1 - denoiser.target_share))
 
 
 def joins(section: ObjectiveSection) -> bool:

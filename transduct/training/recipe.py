@@ -23,7 +23,12 @@ from typing import Any
 
 import yaml
 
+from transduct.configuration import TransductConfig
+from transduct.presets import config_from_preset
+from transduct.tokenization import AFFIXES, TransductTokenizer
+from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.checks import check_count, check_names, check_number, checked, keys_of, unknown_key
+from transduct.training.metrics import METRICS
 from transduct.training.recipe_data import (
     SPLITS,
     DataSection,
@@ -132,9 +137,6 @@ def build_recipe(raw: Mapping[str, Any]) -> Recipe:
 
 
 def _check_model(raw: Any) -> None:
-    from transduct.configuration import TransductConfig
-    from transduct.presets import config_from_preset
-
     known = {"preset", "from_pretrained", *(f.name for f in fields(TransductConfig))}
     check_names(raw, "model", known)
     if ("preset" in raw) == ("from_pretrained" in raw):
@@ -144,8 +146,6 @@ def _check_model(raw: Any) -> None:
 
 
 def _check_tokenizer(raw: Any) -> None:
-    from transduct.tokenization import AFFIXES, TransductTokenizer
-
     trained = set(inspect.signature(TransductTokenizer.train).parameters) - {"files_or_iterator", "target", "kwargs"}
     check_names(raw, "tokenizer", {*trained, *AFFIXES, "model_max_length", "separate_vocabularies", "texts", "from_pretrained"})
     if raw.get("texts") is not None:  # so many of each side are enough for a vocabulary
@@ -180,8 +180,6 @@ def _check_evaluation(evaluation: EvaluationSection, objective: ObjectiveSection
 
 
 def _check_metrics(metrics: Any) -> None:
-    from transduct.training.metrics import METRICS
-
     if not isinstance(metrics, Mapping):
         raise ValueError(f"evaluation.metrics must map names to metrics, such as {{word error: sequence_error}}, not {metrics!r}")
     for name, metric in metrics.items():
@@ -191,8 +189,6 @@ def _check_metrics(metrics: Any) -> None:
 
 def _training_arguments(raw: Any) -> dict[str, Any]:
     """Names and kinds of values checked against the fields of `TransductTrainingArguments`; numbers written as 3e-3 made ones."""
-    from transduct.training.arguments import TransductTrainingArguments
-
     if not isinstance(raw, Mapping):
         raise ValueError(f"training must be a mapping of fields of TransductTrainingArguments, not {raw!r}")
     types = {f.name: f.type for f in fields(TransductTrainingArguments) if f.init}

@@ -92,6 +92,15 @@ class UL2:
             return PrefixLM(self.eos_token_id, denoiser.density)
         return SpanCorruption(self.sentinels, self.eos_token_id, denoiser.density, denoiser.mean_span)
 
+    def text_length(self, inputs_length: int) -> int:
+        """Tokens of the longest text whose input is no longer than `inputs_length` with any of the denoisers."""
+        rest = inputs_length - 1  # behind the mode token
+        fitting = [
+            int((rest - 1) / (1 - denoiser.density)) if isinstance(objective, PrefixLM) else objective.lengths(rest)[0]
+            for denoiser, (_, objective) in zip(self.denoisers, self._mixture, strict=True)
+        ]
+        return min(fitting)
+
     @cached_property
     def _cumulative(self) -> np.ndarray:
         weights = np.ones(len(self.denoisers)) if self.weights is None else np.asarray(self.weights, dtype=float)

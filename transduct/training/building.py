@@ -12,6 +12,7 @@ from transduct.tokenization import TransductTokenizer
 from transduct.training.alignments import AlignmentCollator
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.collators import Seq2SeqCollator
+from transduct.training.encoding import PairEncoder
 from transduct.training.files import save_whole
 from transduct.training.metrics import ERRORS
 from transduct.training.objectives import ObjectiveCollator
@@ -170,4 +171,6 @@ def build_metrics(recipe: Recipe, tokenizer: Any, validation: Dataset | None, fo
     """
     if validation is None or not recipe.objective.of_pairs:
         return None
-    return TextMetrics(tokenizer, validation["targets"], reported(recipe), folder, sources=validation["source"])
+    assert recipe.data.validation is not None
+    first = PairEncoder(tokenizer, recipe.data.validation).first_target_token
+    return TextMetrics(tokenizer, validation["targets"], reported(recipe), folder, validation["source"], first)

@@ -116,8 +116,12 @@ def test_another_model_in_the_folder_is_refused(tmp_path):
     start(tmp_path)
     with pytest.raises(ValueError, match="holds a run with another model"):
         start(tmp_path, lambda raw: raw["model"].update(d_ff=32))
-    assert start(tmp_path, lambda raw: raw["model"].update(d_ff=32), fresh=True).finished
+    (tmp_path / "out" / "mine.txt").touch()
+    assert (tmp_path / "out" / "metrics.json").is_file()
+    assert start(tmp_path, lambda raw: (raw["model"].update(d_ff=32), raw["data"].pop("test")), fresh=True).finished
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out" / "model").config.d_ff == 32
+    assert not (tmp_path / "out" / "metrics.json").exists()  # it was of the run before
+    assert (tmp_path / "out" / "mine.txt").is_file()
 
 
 def test_a_recipe_may_change_while_nothing_is_trained(tmp_path):

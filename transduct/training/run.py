@@ -13,7 +13,6 @@ The output folder holds
 """
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -43,7 +42,7 @@ from transduct.training.building import (
 from transduct.training.callbacks import EarlyStopping, SaveLastStep, StopOnSignal
 from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
 from transduct.training.endless import EndlessData
-from transduct.training.files import write_whole
+from transduct.training.files import remove, write_whole
 from transduct.training.final import SavedModel, measure, save_finished, show
 from transduct.training.options import described_average, finish_at
 from transduct.training.processes import decided_by_main, expect_all_gradients
@@ -60,6 +59,9 @@ SAME = (
     "data.cap", "data.subwords", "data.buffer_rows",
 )  # fmt: skip
 """What cannot change once a run has a checkpoint."""
+FOLDERS = ("checkpoints", "data", "tokenizer", "adapter", "model", "predictions", "tensorboard")
+FILES = ("recipe.yaml", "metrics.json", REPORT)
+"""What a run writes into its output folder."""
 
 
 @dataclass
@@ -119,9 +121,10 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
     if not recipe.output:
         raise ValueError("output is empty: name the folder for checkpoints and model")
     if fresh:
-        for name in ("checkpoints", "data", "tokenizer", "model", "tensorboard"):
-            shutil.rmtree(output / name, ignore_errors=True)
-        note.unlink(missing_ok=True)
+        for name in FOLDERS:
+            remove(output / name)
+        for name in FILES:
+            (output / name).unlink(missing_ok=True)
     written = _plain(recipe)
     if note.is_file():
         before = _plain(build_recipe(yaml.safe_load(note.read_text(encoding="utf-8"))))  # of an older version, too
@@ -129,7 +132,7 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
             was, is_ = (reduce(lambda section, key: section[key], name.split("."), values) for values in (before, written))
             if was != is_:
                 _check_nothing_is_trained(output, f"another {name}: {was!r}, not {is_!r}")
-                shutil.rmtree(output / "tokenizer", ignore_errors=True)
+                remove(output / "tokenizer")
     output.mkdir(parents=True, exist_ok=True)
     write_whole(note, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))
     return output

@@ -3,7 +3,7 @@
 import pytest
 
 from transduct.configuration import TransductConfig
-from transduct.presets import config_from_preset, preset_names
+from transduct.presets import config_from_folder, config_from_preset, preset_names
 
 # name: (layers, d_model, d_ff, width of a head, heads), as the papers' tables have them
 VASWANI_TABLE_3 = {
@@ -170,3 +170,13 @@ def test_an_unknown_override_raises_with_its_name():
 def test_an_impossible_override_raises_with_field_and_value():
     with pytest.raises(ValueError, match="pad_token_id=58100"):
         config_from_preset("marian-base", vocab_size=100)
+
+
+def test_the_config_of_a_saved_model(tmp_path):
+    config_from_preset("t5-small", vocab_size=40).save_pretrained(tmp_path)
+    assert (
+        config_from_folder(tmp_path, dropout=0.3).to_diff_dict()
+        == config_from_preset("t5-small", vocab_size=40, dropout=0.3).to_diff_dict()
+    )
+    with pytest.raises(ValueError, match="is not a folder with a saved model"):
+        config_from_folder(tmp_path / "missing")

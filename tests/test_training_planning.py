@@ -172,7 +172,7 @@ def test_a_saved_model_is_planned_as_it_is(tmp_path):
     (tmp_path / "model" / "config.json").write_text('{"model_type": "t5"}')
     with pytest.raises(ValueError, match="model_type='t5', not 'transduct'"):
         make_plan(recipe(tmp_path, {"from_pretrained": str(tmp_path / "model")}))
-    with pytest.raises(ValueError, match=r"is not a folder with a config.json"):
+    with pytest.raises(ValueError, match="is not a folder with a saved model"):
         make_plan(recipe(tmp_path, {"from_pretrained": "no/such"}))
 
 

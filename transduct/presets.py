@@ -1,4 +1,4 @@
-"""The shapes of the literature, by name: `config_from_preset("t5-small", vocab_size=8000)`.
+"""The shapes of the literature, by name: `config_from_preset("t5-small", vocab_size=8000)`; and those of saved models, by folder.
 
 - A preset is the fields that differ from the config's defaults: one call of its family's function, which holds what the
   family shares. The source of each value stands beside it.
@@ -8,6 +8,8 @@ Papers: Vaswani et al. 2017 (arXiv 1706.03762), T5 (1910.10683), mT5 (2010.11934
 """
 
 import difflib
+import json
+from pathlib import Path
 from typing import Any
 
 from .configuration import TransductConfig
@@ -28,6 +30,28 @@ def config_from_preset(name: str, **overrides: Any) -> TransductConfig:
         hint = f"did you mean {', '.join(close)}?" if close else "preset_names() and `transduct describe --list` list them all"
         raise ValueError(f"name={name!r} is not a preset; {hint}")
     return TransductConfig(**{**_PRESETS[name], **overrides})
+
+
+def config_from_folder(folder: str | Path, **overrides: Any) -> TransductConfig:
+    """The config of a saved model, with some fields changed.
+
+    Args:
+        folder: One of `save_pretrained`.
+        overrides: Fields of `TransductConfig`.
+
+    Raises:
+        ValueError: For a folder that holds no model of this package, an unknown field or an impossible combination.
+    """
+    file = Path(folder) / "config.json"
+    if not file.is_file():
+        raise ValueError(f"{str(folder)!r} is not a folder with a saved model: it holds no config.json")
+    try:
+        kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{str(file)!r} is not a JSON object: {error}") from error
+    if kind != "transduct":
+        raise ValueError(f"{str(file)!r} has model_type={kind!r}, not 'transduct': only transduct's own models are known here")
+    return TransductConfig.from_pretrained(folder, **overrides)
 
 
 def preset_names() -> list[str]:

@@ -69,22 +69,13 @@ def _load(name: str) -> Any:
 
 
 def _load_folder(folder: Path) -> Any:
-    from transduct.configuration import TransductConfig
+    from transduct.presets import config_from_folder
 
-    file = folder / "config.json"
-    if not file.is_file():
-        raise ValueError(f"{str(folder)!r} is not a folder with a saved model: it holds no config.json")
-    try:
-        kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{str(file)!r} is not a JSON object: {error}") from error
-    if kind != "transduct":
-        raise ValueError(f"{str(file)!r} has model_type={kind!r}, not 'transduct': only transduct's own models can be described")
-    config = TransductConfig.from_pretrained(folder)
+    config = config_from_folder(folder)
     classes = config.architectures or []
     if classes in ([], ["TransductForConditionalGeneration"]):
         return config
-    return _model_without_weights(config, classes, str(file))
+    return _model_without_weights(config, classes, str(folder / "config.json"))
 
 
 def _model_without_weights(config: Any, classes: list[str], file: str) -> Any:

@@ -3,7 +3,7 @@
 The rows of one or several parts are drawn in an order that never ends and depends on the seed alone. `block_rows` of them at a
 time are a block: its examples are made, arranged in batches, and the batches shuffled. All that is random in a block depends on
 (seed, number of the block, place in it). So a run goes on after a stop with the batches that it would have had, and the number
-of worker processes changes nothing. Of several training processes each takes every so manieth block; rows are drawn by all of
+of worker processes changes nothing. Of n training processes each takes every n-th block; rows are drawn by all of
 them, which is cheap, and tokenised by one.
 
 A run on such data has no epochs and needs `max_steps`. A block's last batch may be a small one. A checkpoint holds the number of

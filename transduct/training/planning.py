@@ -11,7 +11,6 @@ Nothing is built and no data are loaded: `describe` counts by closed formulas, f
 - Memory: `layouts.py`; lengths and numbers of pairs: `workload.py`.
 """
 
-import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,8 +21,7 @@ from transformers import AutoTokenizer
 
 from transduct import modeling, register
 from transduct.accounting import ModelDescription, describe
-from transduct.configuration import TransductConfig
-from transduct.presets import config_from_preset
+from transduct.presets import config_from_folder, config_from_preset
 from transduct.training.adapters import prepare_weights
 from transduct.training.arguments import NO_LIMIT_OF_EPOCHS, TransductTrainingArguments
 from transduct.training.checks import check_count, check_number
@@ -218,7 +216,7 @@ def planned_config(recipe: Recipe, vocab_size: int | None = None, notes: list[st
     """The config of the model that the recipe trains, with the vocabulary that it will have as far as that is known."""
     options = dict(recipe.model)
     if "from_pretrained" in options:
-        return _saved_config(Path(options.pop("from_pretrained")), options)
+        return config_from_folder(options.pop("from_pretrained"), **options)
     sizes = vocabulary(recipe, vocab_size)
     if sizes:
         tokens = dict(pad_token_id=0, eos_token_id=1, bos_token_id=None, decoder_start_token_id=0)  # TransductTokenizer's
@@ -239,16 +237,6 @@ def _model_without_weights(recipe: Recipe, config: Any, args: TransductTrainingA
     config.is_encoder_decoder = kind == "TransductForConditionalGeneration"
     with torch.device("meta"):
         return prepare_weights(getattr(modeling, kind)(config), args)
-
-
-def _saved_config(folder: Path, changes: dict[str, Any]) -> Any:
-    file = folder / "config.json"
-    if not file.is_file():
-        raise ValueError(f"model.from_pretrained={str(folder)!r} is not a folder with a config.json: save the model there first")
-    kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
-    if kind != "transduct":
-        raise ValueError(f"{str(file)!r} has model_type={kind!r}, not 'transduct': only transduct's own models can be planned")
-    return TransductConfig.from_pretrained(folder, **changes)
 
 
 def vocabulary(recipe: Recipe, vocab_size: int | None = None) -> dict[str, int | None]:

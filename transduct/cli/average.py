@@ -9,7 +9,7 @@ import typer
 def average(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="RUN|CHECKPOINT...", help="The folder of one run, with --last or --best; or checkpoints."),
+        typer.Argument(metavar="RUN|CHECKPOINT", help="The folder of one run, with --last or --best; or checkpoints."),
     ],
     output: Annotated[str, typer.Option(help="Folder to write; it must not hold anything yet.")],
     last: Annotated[int | None, typer.Option(help="Average so many of the run's newest checkpoints.")] = None,

@@ -1,0 +1,59 @@
+"""Checks of what users write: errors name the path, the value, the rule, and what may have been meant."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from transduct.training.checks import check_count, check_names, check_number, checked
+
+
+@dataclass
+class Section:
+    needed: int
+    optional: list[int] = field(default_factory=list)
+    filled_in: str = field(default="", metadata={"internal": True})
+
+
+def test_a_section_is_a_mapping_with_its_keys():
+    raw = {"needed": 1}
+    assert checked(raw, Section, "data") == raw
+    assert checked(raw, Section, "data") is not raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ([1], r"data must be a mapping with keys of needed, optional, not \[1\]"),
+        ({"neded": 1}, r"data\.neded is no key of a recipe: did you mean needed\?"),
+        ({"needed": 1, "filled_in": "x"}, r"data\.filled_in is no key of a recipe"),
+        ({"optional": []}, r"data\.needed is missing from the recipe"),
+        ({"needed": None}, r"data\.needed is missing from the recipe"),
+    ],
+)
+def test_other_sections_are_refused(raw, message):
+    with pytest.raises(ValueError, match=message):
+        checked(raw, Section, "data")
+
+
+def test_names():
+    check_names({"a": 1}, "model", {"a", "b"})
+    with pytest.raises(ValueError, match=r"model\.c is no key of a recipe: known are a, b"):
+        check_names({"c": 1}, "model", {"a", "b"})
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, "1", True, None])
+def test_counts(value):
+    check_count(1, "threads", 1)
+    with pytest.raises(ValueError, match=f"threads={value!r} must be a whole number of at least 1"):
+        check_count(value, "threads", 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "rule"), [(float("nan"), "a number"), (float("inf"), "a number"), ("1", "a number"), (True, "a number"),
+                        (0, "more than 0"), (-0.5, "more than 0")],
+)  # fmt: skip
+def test_numbers(value, rule):
+    check_number(0.5, "temperature", above=0)
+    check_number(-0.5, "temperature")
+    with pytest.raises(ValueError, match=f"temperature={value!r} must be {rule}"):
+        check_number(value, "temperature", above=0)

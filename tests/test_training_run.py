@@ -112,6 +112,15 @@ def test_a_half_written_checkpoint_is_left_out(tmp_path, capsys):
     assert torch.equal(weights(tmp_path / "out/model"), weights(tmp_path / "straight/out/model"))
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_of_something_else_is_left_alone(tmp_path, fresh):
+    (tmp_path / "out" / "data").mkdir(parents=True)
+    (tmp_path / "out" / "data" / "mine.txt").touch()
+    with pytest.raises(ValueError, match=r"out holds data, but no recipe\.yaml of a run"):
+        start(tmp_path, fresh=fresh)
+    assert (tmp_path / "out" / "data" / "mine.txt").is_file()
+
+
 def test_another_model_in_the_folder_is_refused(tmp_path):
     start(tmp_path)
     with pytest.raises(ValueError, match="holds a run with another model"):

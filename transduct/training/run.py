@@ -60,7 +60,7 @@ SAME = (
 )  # fmt: skip
 """What cannot change once a run has a checkpoint."""
 FOLDERS = ("checkpoints", "data", "tokenizer", "adapter", "model", "predictions", "tensorboard")
-FILES = ("recipe.yaml", "metrics.json", REPORT)
+FILES = ("metrics.json", REPORT, "recipe.yaml")
 """What a run writes into its output folder."""
 
 
@@ -120,6 +120,8 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
     note = output / "recipe.yaml"
     if not recipe.output:
         raise ValueError("output is empty: name the folder for checkpoints and model")
+    if not note.is_file() and (others := [name for name in (*FOLDERS, *FILES) if (output / name).exists()]):
+        raise ValueError(f"{output} holds {', '.join(others)}, but no recipe.yaml of a run: choose another output, or move that")
     if fresh:
         for name in FOLDERS:
             remove(output / name)

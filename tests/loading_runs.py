@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from test_training_data_position import Counted
+from test_training_endless import trainer_of
 from tiny_training import pairs, tiny_model, tiny_trainer
 
 BATCHES = {"budget": dict(max_tokens_per_batch=60), "packed": dict(max_tokens_per_batch=60, packing=True)}
@@ -59,6 +61,17 @@ def resumed_in_the_second_epoch(folder: Path, batches: str, **options) -> dict[s
     return {"straight": weights(straight), "resumed": weights(resumed)}
 
 
+def resumed_in_a_stream(folder: Path, **options) -> dict[str, Any]:
+    """Weights of a run on endless data at once, and of one that stopped, with the rows that were read after that."""
+    common = dict(per_device_train_batch_size=4, dataloader_num_workers=0, **options)
+    straight = trainer_of(folder, Counted().part, 24, **common)
+    straight.train()
+    stream = Counted()
+    resumed = trainer_of(folder, stream.part, 24, **common)
+    resumed.train(resume_from_checkpoint=str(folder / "checkpoint-20"))
+    return {"straight": weights(straight), "resumed": weights(resumed), "read": stream.read}
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     options = dict(ddp_backend="gloo")
@@ -70,6 +83,7 @@ def main(folder: Path) -> None:
         }
         for name in BATCHES
     }
+    seen["stream"] = resumed_in_a_stream(folder / "stream", **options)
     torch.save(seen, folder / f"rank{rank()}.pt")
     torch.distributed.destroy_process_group()
 

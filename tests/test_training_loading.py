@@ -178,3 +178,14 @@ def test_two_processes_share_each_epoch_and_learn_what_one_does(two, tmp_path, b
     for seen in (first, second):
         assert torch.allclose(seen["update"], alone, rtol=0, atol=1e-12)
         assert torch.equal(seen["resumed"]["resumed"], seen["resumed"]["straight"])
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_in_a_stream_where_they_were(two):
+    """A block is ten rows and three batches, and each process has every other block: batch 20 lies in its seventh, 12 or 13."""
+    for rank, seen in enumerate(two):
+        assert torch.equal(seen["stream"]["resumed"], seen["stream"]["straight"])
+        first = (12 + rank) * 10 % 45
+        assert seen["stream"]["read"][0] == first + 1
+        assert len(seen["stream"]["read"]) <= 50  # with the blocks of the other process, which are read and left
+    assert torch.equal(two[0]["stream"]["resumed"], two[1]["stream"]["resumed"])

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from transduct.modeling import TransductForConditionalGeneration
+from transduct.tokenization import language_token
 from transduct.training.building import NO_LIMIT_OF_STEPS, build_arguments
 from transduct.training.recipe import build_recipe
 from transduct.training.run import run
@@ -75,7 +77,14 @@ SUBWORDS = {"subwords": {"dropout": 0.3}}
 
 DATA_SET = {"train": {"dataset": "corpus", "streaming": True}}
 
-KINDS = {"stream": STREAM, "data set": DATA_SET, "mixture": MIXTURE, "streams": MIXED_STREAMS, "tasks": TASKS, "subwords": SUBWORDS}
+KINDS = {
+    "stream": STREAM,
+    "data set": DATA_SET,
+    "mixture": MIXTURE,
+    "streams": MIXED_STREAMS,
+    "tasks": TASKS,
+    "subwords": SUBWORDS,
+}
 
 
 @pytest.mark.parametrize("data", KINDS.values(), ids=KINDS)
@@ -176,6 +185,32 @@ def test_the_prefix_belongs_to_the_sources_of_the_finished_model_too(tmp_path, c
     raw["evaluation"]["inputs"] = ["a cat"]
     assert set(start(tmp_path, raw, Console(width=200)).metrics) == {"bleu", "chrf"}
     assert "a cat ->" in capsys.readouterr().out
+
+
+def test_the_language_of_the_target_is_forced_on_every_output(tmp_path, monkeypatch):
+    raw = raw_recipe(tmp_path, training={"eval_strategy": "steps", "eval_steps": 3})
+    raw["tokenizer"]["languages"] = ["de", "fr"]
+    in_target = {"target_language_in": "target", "limit": 5}
+    french = {"json": "b.jsonl", "target_language": "fr", **in_target}
+    raw["data"] |= {
+        "train": [{"json": "a.jsonl", "target_language": "de", **in_target}, {**french, "name": "french"}],
+        "validation": french,
+        "test": {"json": "b.jsonl", "target_language": "de", **in_target},
+    }
+    generate, seen = TransductForConditionalGeneration.generate, []
+
+    def watched(model, *inputs, **options):
+        outputs = generate(model, *inputs, **options)
+        seen.append(outputs[:, 1].tolist())
+        return outputs
+
+    monkeypatch.setattr(TransductForConditionalGeneration, "generate", watched)
+    start(tmp_path, raw)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "model")
+    german, french = tokenizer.convert_tokens_to_ids([language_token("de"), language_token("fr")])
+    assert seen == [[french] * 5] * 2 + [[german] * 5]  # two evaluations of the validation set, and the test set at the end
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out" / "model")
+    assert model.generation_config.forced_bos_token_id is None  # it writes both languages
 
 
 def test_alignments_guide_a_run(tmp_path):

@@ -68,7 +68,8 @@ class SplitSource:
     limit: int | None = None
     """Use the first so many rows only."""
     streaming: bool = False
-    """Read and tokenise while training, instead of once before it; for training data only."""
+    """Read and tokenise while training, instead of once before it; for training data only. A run that goes on reads on where it
+    stopped; only what a `function` yields is made again from its beginning."""
     source_prefix: str = ""
     """Text before each source, such as "translate English to German: "."""
     tag: str | None = None
@@ -78,7 +79,8 @@ class SplitSource:
     target_language: str | None = None
     """Language to be written; its token stands before the source (Johnson et al. 2017, arXiv 1611.04558), or see below."""
     target_language_in: str = "source"
-    """"target": the token of the target's language is the first that is written (M2M-100, arXiv 2010.11125)."""
+    """"target": the token of the target's language is the first that is written (M2M-100, arXiv 2010.11125). In an evaluation
+    every output is made to begin with it."""
     name: str | None = None
     """What messages call this part of a mixture."""
     weight: float | None = None
@@ -127,7 +129,8 @@ class DataSection:
     """A part of a mixture counts as no more rows than this (T5's K, section 3.5.2)."""
     subwords: SubwordSection | None = None
     buffer_rows: int = 16_384
-    """Rows of a stream or mixture that are shuffled and arranged in batches together."""
+    """Rows of data without a last row that are shuffled and arranged in batches together; so many at most are read again when
+    a run goes on."""
 
     @property
     def parts(self) -> list[SplitSource]:

@@ -13,6 +13,18 @@ from transduct.training import TransductTrainingArguments
         ({"max_tokens_per_batch": 0.5}, "max_tokens_per_batch=0.5 must be a positive whole number"),
         ({"max_tokens_per_batch": 9, "train_sampling_strategy": "group_by_length"}, "leave train_sampling_strategy out"),
         ({"max_tokens_per_batch": 9, "dataloader_drop_last": True}, "leave dataloader_drop_last out"),
+        ({"max_tokens_per_batch": 9, "per_device_train_batch_size": 4}, "leave per_device_train_batch_size out"),
+        ({"max_tokens_per_batch": 9, "auto_find_batch_size": True}, "leave auto_find_batch_size out"),
+        ({"max_steps": 0}, "max_steps=0 must be at least 1"),
+        ({"max_steps": 3.5}, "max_steps=3.5 must be a whole number"),
+        ({"gradient_accumulation_steps": 1.5}, "gradient_accumulation_steps=1.5 must be a whole number"),
+        ({"eval_steps": 0, "eval_strategy": "steps"}, "eval_steps=0 must be a whole number of at least 1, or a share"),
+        ({"logging_steps": -1}, "logging_steps=-1 must be a whole number of at least 1"),
+        ({"save_steps": 2.5}, "save_steps=2.5 must be a whole number of at least 1"),
+        ({"optimizer": "adam", "adam_beta2": 0.9}, "optimizer='adam' has no use for adam_beta2=0.9"),
+        ({"optimizer": "adafactor", "adam_epsilon": 0.1}, "optimizer='adafactor' has no use for adam_epsilon=0.1"),
+        ({"optimizer": "adamw_rms", "optim_args": "x=1"}, "optimizer='adamw_rms' has no use for optim_args=x=1"),
+        ({"schedule": "constant", "lr_scheduler_kwargs": {"a": 1}}, "lr_scheduler_kwargs={'a': 1} belong to lr_scheduler_type"),
         ({"packing": True}, "packing=True needs max_tokens_per_batch"),
         ({"max_minutes": 1}, "max_minutes=1 needs a schedule"),
         ({"save_seconds": 5}, "save_seconds=5 needs a schedule"),
@@ -52,6 +64,8 @@ def test_defaults_of_arguments(tmp_path):
     assert (made().learning_rate, made().num_train_epochs) == (5e-5, 3.0)
     assert made(max_tokens_per_batch="4096").max_tokens_per_batch == 4096  # as a command line gives it
     assert made(max_tokens_per_batch="auto").max_tokens_per_batch == "auto"
+    assert made(optimizer="adamw_rms", adam_beta2=0.9).adam_beta2 == 0.9
+    assert made(eval_strategy="steps", eval_steps=0.25, save_steps=4.0).eval_steps == 0.25
     assert made(schedule="vaswani", warmup_steps=9).learning_rate == 1.0
     assert made(schedule="constant", max_minutes=1).num_train_epochs == 1e6
     assert made(schedule="constant", max_minutes=1, num_train_epochs=2).num_train_epochs == 2

@@ -155,6 +155,18 @@ def test_state_goes_through_a_file_bit_by_bit(tmp_path, optimizer_class, dtype):
         assert all(moment.dtype == torch.float32 for moment in moments)
 
 
+@pytest.mark.parametrize("other", [torch.optim.AdamW, Adafactor, RelativeAdamW])
+@pytest.mark.parametrize("kind", [Adafactor, RelativeAdamW])
+def test_the_state_of_another_optimizer_is_refused(kind, other):
+    if kind is other:
+        return
+    weights, gradients = random_run(steps=1)
+    _, written = train(other, weights, gradients)
+    _, optimizer = train(kind, weights, gradients)
+    with pytest.raises(ValueError, match=f"so that of {kind.__name__} it is not"):
+        optimizer.load_state_dict(written.state_dict())
+
+
 def test_root_mean_square_of_a_tensor():
     assert rms(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).item() == 2.5
 

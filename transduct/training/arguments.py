@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from transformers import Seq2SeqTrainingArguments
 
 from transduct.training.metrics import higher_is_better
-from transduct.training.optimizers import RELATIVE_TO_WEIGHTS, check_optimizer
+from transduct.training.optimizers import OPTIONS_WITHOUT_USE, RELATIVE_TO_WEIGHTS, check_optimizer
 from transduct.training.options import WeightOptions
 from transduct.training.schedules import ScheduleName
 
@@ -33,6 +33,11 @@ RANGES = {
     "early_stopping_threshold": (0, inf),
 }
 """The smallest and the largest value of numbers of a recipe."""
+WHOLE = (
+    "max_steps", "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "save_total_limit",
+    "on_nan_limit", "early_stopping_patience",
+)  # fmt: skip
+"""Those of them that count something."""
 
 
 @dataclass
@@ -114,6 +119,7 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
         if self.num_train_epochs is None:
             self.num_train_epochs = 3.0 if self.max_minutes is None else NO_LIMIT_OF_EPOCHS
         self._check_ranges()
+        self._check_intervals()
         self._prepare_early_stopping()
         super().__post_init__()
         self._check_batches()
@@ -124,7 +130,7 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
         if not 0 <= self.cooldown <= 1:
             raise ValueError(f"cooldown={self.cooldown} must lie in [0, 1]: the share of the run that it takes")
         self._check_schedule()
-        check_optimizer(self.optimizer, self.optim, type(self).optim)
+        self._check_optimizer()
         self.check_weight_options()
 
     def _check_batches(self) -> None:
@@ -138,9 +144,28 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
             return
         if budget != "auto" and (isinstance(budget, (bool, str)) or int(budget) != budget or budget <= 0):
             raise ValueError(f'max_tokens_per_batch={budget!r} must be a positive whole number, "auto" or None')
-        for name, unset in (("train_sampling_strategy", "random"), ("dataloader_drop_last", False)):
-            if getattr(self, name) != unset:
+        for name in ("per_device_train_batch_size", "auto_find_batch_size", "train_sampling_strategy", "dataloader_drop_last"):
+            if getattr(self, name) != getattr(type(self), name):
                 raise ValueError(f"max_tokens_per_batch={budget} makes batches of its own: leave {name} out")
+
+    def _check_intervals(self) -> None:
+        """Numbers of steps, whose zeros and fractions transformers takes for something else, or fails at when it is late."""
+        if self.max_steps == 0:
+            raise ValueError("max_steps=0 must be at least 1, or left out, where num_train_epochs says how long a run is")
+        for name in ("logging_steps", "eval_steps", "save_steps"):
+            value = getattr(self, name)
+            if value is not None and (value <= 0 or (value > 1 and value % 1 != 0)):
+                raise ValueError(f"{name}={value} must be a whole number of at least 1, or a share of all steps below 1")
+
+    def _check_optimizer(self) -> None:
+        """Whether there is one optimizer, and whether it has a use for the numbers that are given to it."""
+        check_optimizer(self.optimizer, self.optim, type(self).optim)
+        unused = OPTIONS_WITHOUT_USE.get(self.optimizer or "", ())
+        for name in unused:
+            if getattr(self, name) != getattr(type(self), name):
+                raise ValueError(
+                    f"optimizer={self.optimizer!r} has no use for {name}={getattr(self, name)}: leave it out, or use optim"
+                )
 
     def _default_rate(self) -> float:
         if self.schedule in ("vaswani", "t5"):
@@ -155,6 +180,8 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise ValueError(f"{name}={value!r} must be a number")
+            if name in WHOLE and value % 1 != 0:
+                raise ValueError(f"{name}={value} must be a whole number")
             if not low <= value <= high:
                 raise ValueError(f"{name}={value} must be " + (f"at least {low}" if high == inf else f"between {low} and {high}"))
         if self.on_nan not in ("stop", "skip"):
@@ -187,6 +214,8 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
             raise ValueError(
                 f"schedule={self.schedule!r} and lr_scheduler_type={self.lr_scheduler_type.value!r} exclude each other"
             )
+        if self.lr_scheduler_kwargs:
+            raise ValueError(f"lr_scheduler_kwargs={self.lr_scheduler_kwargs} belong to lr_scheduler_type, not to a schedule")
         if self.schedule == "cosine" and self.cooldown:
             raise ValueError(f"cooldown={self.cooldown} and schedule='cosine' exclude each other: a cosine ends at zero itself")
         if self.max_minutes is not None and 0 < self.warmup_steps < 1:

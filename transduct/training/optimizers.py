@@ -27,6 +27,13 @@ OptimizerName = Literal["adam", "adafactor", "adamw_rms"]
 RELATIVE_TO_WEIGHTS = ("adafactor", "adamw_rms")
 """Their updates need whole tensors in their own shape."""
 
+OPTIONS_WITHOUT_USE = {
+    "adam": ("adam_beta1", "adam_beta2", "adam_epsilon", "optim_args", "optim_target_modules"),
+    "adafactor": ("adam_beta1", "adam_beta2", "adam_epsilon", "optim_args", "optim_target_modules"),
+    "adamw_rms": ("optim_args", "optim_target_modules"),
+}
+"""Training arguments that an optimizer does not ask: `adam` has the paper's betas and epsilon."""
+
 Options = tuple[type[Optimizer], dict[str, Any]]
 
 
@@ -235,7 +242,18 @@ def _moving_mean(state: dict[str, Any], name: str, value: torch.Tensor, decay: f
 
 
 def _load_exactly(optimizer: Optimizer, load: Callable[[dict[str, Any]], None], state_dict: dict[str, Any]) -> None:
-    """`load`, which turns a state into the type of its weights, and then the state in the type that it was saved in."""
+    """`load`, which turns a state into the type of its weights, and then the state in the type that it was saved in.
+
+    Raises:
+        ValueError: for the state of another optimizer.
+    """
+    own = set(optimizer.defaults) - {"differentiable"}  # which torch adds to all optimizers, sooner or later
+    for saved in state_dict["param_groups"]:
+        if missing := own - set(saved):
+            raise ValueError(
+                f"this optimizer state has no {min(missing)}, so that of {type(optimizer).__name__} it is not: resume with the "
+                "optimizer that wrote it, or start in a new folder"
+            )
     load(state_dict)
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     numbers = [number for group in state_dict["param_groups"] for number in group["params"]]

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import random
 import resource
@@ -262,6 +263,18 @@ def test_an_old_checkpoint_goes_only_after_the_new_one_is_whole(tmp_path, monkey
     tiny_trainer(tmp_path, **OPTIONS, max_steps=6, save_total_limit=1).train()
     assert seen == [(["checkpoint-2"], None), (["checkpoint-2", "checkpoint-4"], None), (["checkpoint-4", "checkpoint-6"], None)]
     assert names(list_checkpoints(tmp_path)) == ["checkpoint-6"]
+
+
+def test_the_oldest_go_first_and_a_user_is_not_warned(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    for step, written in ((300, 100), (5, 500), (40, 500), (20, 500)):  # a run of 300 steps, and one begun anew
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        os.utime(tmp_path / f"checkpoint-{step}", (written, written))
+    checkpoints.drop_old_checkpoints(tmp_path, 2)
+    assert names(list_checkpoints(tmp_path)) == ["checkpoint-20", "checkpoint-40"]
+    checkpoints.drop_old_checkpoints(tmp_path, 1, best=str(tmp_path / "checkpoint-20"))
+    assert names(list_checkpoints(tmp_path)) == ["checkpoint-20", "checkpoint-40"]
+    assert not caplog.records
 
 
 def content(checkpoint: Path) -> dict:

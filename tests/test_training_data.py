@@ -80,6 +80,9 @@ def test_a_file_that_was_cut_is_made_anew(tmp_path, tokenizer, made):
     (tmp_path / "out" / file.with_suffix(".json").name).unlink()
     start(tmp_path, PairEncoder(tokenizer, SPLIT))
     assert len(made) == 3
+    (tmp_path / "out" / file.with_suffix(".json").name).write_text("")
+    assert start(tmp_path, PairEncoder(tokenizer, SPLIT)).rows == 2
+    assert len(made) == 4
 
 
 def test_what_was_begun_and_never_finished_is_deleted(tmp_path, tokenizer):

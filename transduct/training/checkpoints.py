@@ -20,8 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_utils import sort_checkpoints
-
 from transduct.training.files import flush, remove
 
 UNFINISHED = "unfinished"
@@ -121,7 +119,7 @@ class WholeCheckpoints:
 
 
 def _not_written(folder: Path, name: str, error: Exception, free: int) -> str:
-    before = sort_checkpoints(str(folder), use_mtime=True)
+    before = _oldest_first(folder)
     return (
         f"{name} could not be written to {folder}: {error} ({free / 1e6:,.1f} MB were free). What there was of it is removed; "
         + (f"the last whole checkpoint is {before[-1]}" if before else "there is no checkpoint before it")
@@ -159,11 +157,19 @@ def drop_old_checkpoints(folder: Path, limit: int | None, best: str | None = Non
     """Delete the oldest checkpoints beyond `limit`, never the newest nor the `best`; as transformers does."""
     if limit is None or limit <= 0:
         return
-    found = [Path(path) for path in sort_checkpoints(str(folder), use_mtime=True)]
+    found = _oldest_first(folder)
     kept = {found[-1], *([Path(best)] if best is not None else [])}
     spare = [path for path in found if path not in kept]
     for path in spare[: max(0, len(found) - max(limit, len(kept)))]:
         discard(path)
+
+
+def _oldest_first(folder: Path) -> list[Path]:
+    """Checkpoints by the second in which they were written, since a training begun anew has fewer steps than the one before.
+
+    Those of the same second, by their steps. transformers' `sort_checkpoints` warns of these, which are nothing to worry about.
+    """
+    return sorted(list_checkpoints(folder), key=lambda path: (int(path.stat().st_mtime), checkpoint_step(path)))
 
 
 def discard(checkpoint: Path) -> None:

@@ -142,7 +142,10 @@ def _read_note(path: Path) -> dict[str, Any] | None:
     note = _note_of(path)
     if not path.is_file() or not note.is_file():
         return None
-    values = json.loads(note.read_text(encoding="utf-8"))
+    try:
+        values = json.loads(note.read_text(encoding="utf-8"))
+    except ValueError:  # a machine that lost its power; what is noted there can be made again
+        return None
     return values if values["bytes"] == path.stat().st_size else None
 
 

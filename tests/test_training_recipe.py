@@ -69,8 +69,11 @@ def test_powers_of_ten_are_numbers_in_every_section(tmp_path):
 
 
 def test_numbers_and_words_that_yaml_reads_otherwise():
-    recipe = build_recipe(changed("training", {"learning_rate": "3e-4", "eval_strategy": False, "optim": "sgd", "max_steps": 5}))
-    assert recipe.training == {"learning_rate": 3e-4, "eval_strategy": "no", "optim": "sgd", "max_steps": 5}
+    raw = {"learning_rate": "3e-4", "eval_strategy": False, "optim": "sgd", "max_steps": 5.0, "eval_steps": 4, "data_seed": None}
+    recipe = build_recipe(changed("training", {**raw, "save_only_model": False}))
+    made = {**raw, "learning_rate": 3e-4, "eval_strategy": "no", "save_only_model": False}
+    assert recipe.training == made
+    assert type(recipe.training["max_steps"]) is int
 
 
 @pytest.mark.parametrize(
@@ -82,6 +85,14 @@ def test_numbers_and_words_that_yaml_reads_otherwise():
         ("training.lerning_rate", 1, r"training\.lerning_rate is no key of a recipe: did you mean learning_rate"),
         ("training.output_dir", "x", "the key output, at the top"),
         ("training.learning_rate", "fast", r"training\.learning_rate='fast' must be a number"),
+        ("training.learning_rate", True, r"training\.learning_rate=True must be a number"),
+        ("training.seed", 1.5, r"training\.seed=1\.5 must be a whole number"),
+        ("training.seed", None, r"training\.seed=None must be a number"),
+        ("training.packing", "nein", r"training\.packing='nein' must be true or false"),
+        ("training.bf16", 1, r"training\.bf16=1 must be true or false"),
+        ("training.resume_from_checkpoint", "x", "goes on at its newest whole checkpoint by itself"),
+        ("training.save_only_model", True, "a run could not go on at such checkpoints"),
+        ("training.do_predict", True, "data.test says whether"),
         ("model.d_modle", 5, r"model\.d_modle is no key of a recipe: did you mean d_model"),
         ("model.from_pretrained", "x", "model needs either preset"),
         ("tokenizer.texts", 0, "tokenizer.texts=0 must be a whole number of at least 1"),
@@ -89,6 +100,9 @@ def test_numbers_and_words_that_yaml_reads_otherwise():
         ("tokenizer.knd", "chars", r"tokenizer\.knd is no key of a recipe: did you mean kind"),
         ("evaluation.beams", 5, r"evaluation\.beams is no key"),
         ("evaluation.metrics", {"x": "blue"}, r"evaluation\.metrics\.x='blue' is unknown"),
+        ("evaluation.metrics", {"loss": "bleu"}, "'loss' cannot name a metric"),
+        ("evaluation.metrics", {1: "bleu"}, "1 cannot name a metric"),
+        ("evaluation.metrics", {"a b": "bleu", "a_b": "chrf"}, "of a b, a_b, two are one name"),
         ("evaluation.metrics", ["bleu"], "must map names to metrics"),
         ("data.bad_rows", "ignore", "data.bad_rows='ignore'"),
         ("data.train", {"source": "a"}, "data.train needs both source and target"),
@@ -217,6 +231,7 @@ def test_errors_of_files_and_changes(tmp_path):
     with pytest.raises(ValueError, match=r"bad\.yaml must hold a mapping"):
         load_recipe(bad)
     bad.write_text(yaml.safe_dump(SMALL))
-    for change, message in (("training", "must read section.key=value"), ("output.x=1", "output is not a section")):
+    changes = {"training": "must read section.key=value", "output.x=1": "output is not a section", "threads=[1": "not valid YAML"}
+    for change, message in changes.items():
         with pytest.raises(ValueError, match=message):
             load_recipe(bad, [change])

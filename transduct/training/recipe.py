@@ -44,6 +44,19 @@ __all__ = [
     "build_recipe", "load_recipe",
 ]  # fmt: skip
 
+OTHER_RESULTS = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "jit_compilation_time")
+"""What a trainer logs of an evaluation beside the metrics."""
+NOT_IN_A_RECIPE = {
+    "output_dir": "the key output, at the top, says where a run goes",
+    "resume_from_checkpoint": "a run goes on at its newest whole checkpoint by itself",
+    "save_only_model": "a run could not go on at such checkpoints",
+    "batch_eval_metrics": "metrics are computed once, from the file of all predictions",
+    "do_train": "a run trains",
+    "do_eval": "eval_strategy says when a run evaluates",
+    "do_predict": "data.test says whether the finished model is tested",
+}
+"""Training arguments that would do nothing or harm, and why."""
+
 
 @dataclass(kw_only=True)
 class EvaluationSection:
@@ -74,6 +87,8 @@ class Recipe:
     """Processor threads; None: torch decides. Small models gain nothing from a second one."""
     folder: Path = field(default=Path(), metadata={"internal": True})
     """Paths of `data` are relative to it: the folder of the file."""
+    file: Path | None = field(default=None, metadata={"internal": True})
+    """Where it was read from."""
 
     @property
     def without_end(self) -> str | None:
@@ -117,7 +132,8 @@ def load_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
     for change in changes:
         _apply_change(raw, change)
     recipe = build_recipe(raw)
-    recipe.folder = path.resolve().parent
+    recipe.file = path.resolve()
+    recipe.folder = recipe.file.parent
     return recipe
 
 
@@ -164,7 +180,10 @@ def _apply_change(raw: dict[str, Any], change: str) -> None:
         place = place.setdefault(section, {}) if isinstance(place, dict) else None
     if not isinstance(place, dict):
         raise ValueError(f"{change!r}: {'.'.join(sections)} is not a section")
-    place[key] = yaml.load(value, _Loader)
+    try:
+        place[key] = yaml.load(value, _Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{change!r}: the value is not valid YAML: {error}") from error
 
 
 def _check_evaluation(evaluation: EvaluationSection, objective: ObjectiveSection) -> None:
@@ -185,6 +204,11 @@ def _check_metrics(metrics: Any) -> None:
     for name, metric in metrics.items():
         if metric not in METRICS:
             raise ValueError(f"evaluation.metrics.{name}={metric!r} is unknown; choose one of {', '.join(METRICS)}")
+        if not isinstance(name, str) or name.replace(" ", "_") in OTHER_RESULTS:
+            others = ", ".join(OTHER_RESULTS)
+            raise ValueError(f"evaluation.metrics: {name!r} cannot name a metric: choose a text other than {others}")
+    if len({name.replace(" ", "_") for name in metrics}) < len(metrics):
+        raise ValueError(f"evaluation.metrics: of {', '.join(metrics)}, two are one name with _ in place of spaces: rename one")
 
 
 def _training_arguments(raw: Any) -> dict[str, Any]:
@@ -192,10 +216,10 @@ def _training_arguments(raw: Any) -> dict[str, Any]:
     if not isinstance(raw, Mapping):
         raise ValueError(f"training must be a mapping of fields of TransductTrainingArguments, not {raw!r}")
     types = {f.name: f.type for f in fields(TransductTrainingArguments) if f.init}
-    if "output_dir" in raw:
-        raise ValueError("training.output_dir is no key of a recipe: the key output, at the top, says where a run goes")
     values = {}
     for key, value in raw.items():
+        if key in NOT_IN_A_RECIPE and value:
+            raise ValueError(f"training.{key} is no key of a recipe: {NOT_IN_A_RECIPE[key]}")
         if key not in types:
             raise unknown_key(f"training.{key}", str(key), types)
         values[key] = _as_declared(value, str(types[key]), f"training.{key}")
@@ -203,13 +227,20 @@ def _training_arguments(raw: Any) -> dict[str, Any]:
 
 
 def _as_declared(value: Any, declared: str, path: str) -> Any:
-    """YAML reads no as false: make it what the field takes, and numbers of texts; refuse other texts for numbers."""
+    """YAML reads no as false: make it what the field takes, and numbers of texts; refuse others for numbers and truth values."""
     takes = {name for name in ("float", "int", "bool", "str", "dict", "list") if name in declared}
     if value is False and "str" in takes and "bool" not in takes:
         return "no"
-    if isinstance(value, str) and takes and takes <= {"float", "int", "bool"}:
-        try:
-            return float(value) if "float" in takes else int(value)
-        except ValueError:
-            raise ValueError(f"{path}={value!r} must be a number") from None
-    return value
+    if not takes or not takes <= {"float", "int", "bool"} or (value is None and "None" in declared):
+        return value
+    if takes == {"bool"}:
+        if not isinstance(value, bool):
+            raise ValueError(f"{path}={value!r} must be true or false")
+        return value
+    try:
+        number = float(value) if "float" in takes else int(value)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"{path}={value!r} must be a number") from None
+    if isinstance(value, bool) or (not isinstance(value, str) and number != value and value == value):
+        raise ValueError(f"{path}={value!r} must be a {'number' if 'float' in takes else 'whole number'}")
+    return number if isinstance(value, str) or "float" not in takes else value

@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 import transduct
 from transduct.tokenization import TransductTokenizer
 from transduct.training import Seq2SeqCollator
-from transduct.training.building import build_collator, build_model
+from transduct.training.building import build_arguments, build_collator, build_model
 from transduct.training.objectives import ObjectiveCollator
 from transduct.training.recipe import build_recipe
 
@@ -58,3 +58,22 @@ def test_a_stock_tokenizer_has_one_vocabulary(tokenizer):
 
 def test_fields_of_the_recipe_go_before_those_of_the_tokenizer(tokenizer):
     assert build_model(recipe_of(vocab_size=64, decoder_start_token_id=1), tokenizer).config.vocab_size == 64
+
+
+def test_options_of_rows_have_no_use_for_data_without_an_end(tmp_path):
+    for name, value in (
+        ("train_sampling_strategy", "sequential"),
+        ("dataloader_drop_last", True),
+        ("auto_find_batch_size", True),
+    ):
+        recipe = recipe_of("span_corruption")
+        recipe.training.update({"max_steps": 1, name: value})
+        with pytest.raises(ValueError, match=f"training.{name}: data.train is made anew each time"):
+            build_arguments(recipe, tmp_path)
+
+
+def test_the_best_metric_must_be_measured(tmp_path):
+    recipe = recipe_of()
+    recipe.training.update(prediction_loss_only=True, metric_for_best_model="bleu")
+    with pytest.raises(ValueError, match="metric_for_best_model='bleu' is not measured: choose one of loss"):
+        build_arguments(recipe, tmp_path)

@@ -63,6 +63,9 @@ def build_arguments(recipe: Recipe, output: Path) -> TransductTrainingArguments:
         without_end = f"data.train is {recipe.without_end} and has no last row"
         if "num_train_epochs" in recipe.training:
             raise ValueError(f"training.num_train_epochs: {without_end}, hence no epochs. Give max_steps or max_minutes instead")
+        for name in ("train_sampling_strategy", "dataloader_drop_last", "auto_find_batch_size"):
+            if recipe.training.get(name, unset := getattr(TransductTrainingArguments, name)) != unset:
+                raise ValueError(f"training.{name}: {without_end}, and its batches are made as they come. Leave {name} out")
         if options.get("max_steps", -1) <= 0:
             if options.get("max_minutes") is None:
                 raise ValueError(f"{without_end}: give training.max_steps or training.max_minutes")
@@ -76,6 +79,7 @@ def _best_metric(recipe: Recipe) -> dict[str, Any]:
     if name is None:
         return {}
     generates = recipe.objective.of_pairs and recipe.training.get("predict_with_generate", True)
+    generates = generates and not recipe.training.get("prediction_loss_only", False)
     metrics = reported(recipe) if generates else {}
     wanted = str(name).removeprefix("eval_").replace(" ", "_")
     if wanted not in {"loss", *metrics}:

@@ -73,7 +73,7 @@ class ExactEvaluation:
         self.file: PredictionFile | None = None
         if isinstance(self.metrics, TextMetrics) and self.generation_config is None:
             raise ValueError("compute_metrics measures texts, so it needs predict_with_generate=True")
-        if stream is not None and isinstance(self.metrics, TextMetrics):
+        if stream is not None and isinstance(self.metrics, TextMetrics) and not trainer.args.prediction_loss_only:
             self.file = self.metrics.file(stream, trainer.args)
 
     def __enter__(self) -> "ExactEvaluation":

@@ -16,8 +16,8 @@ from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from transduct.training.building import build_arguments
-from transduct.training.recipe import build_recipe
-from transduct.training.run import is_over, run
+from transduct.training.recipe import build_recipe, load_recipe
+from transduct.training.run import _written, is_over, run
 
 ROOT = Path(__file__).parents[1]
 WORDS = ["abc", "bca", "cab", "aab", "bba", "cca", "abcab", "bcc", "ca", "ab"]
@@ -131,6 +131,53 @@ def test_another_model_in_the_folder_is_refused(tmp_path):
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out" / "model").config.d_ff == 32
     assert not (tmp_path / "out" / "metrics.json").exists()  # it was of the run before
     assert (tmp_path / "out" / "mine.txt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"optimizer": "adafactor"}, "another training.optimizer: None, not 'adafactor'"),
+        ({"freeze": ["encoder"]}, "another training.freeze: None, not"),
+        ({"lora": {"rank": 2}}, "another training.lora: None, not"),
+    ],
+)
+def test_other_weights_or_another_optimizer_cannot_go_on(tmp_path, training, message):
+    (tmp_path / "out" / "checkpoints" / "checkpoint-4").mkdir(parents=True)
+    recipe = build_recipe(raw_recipe(tmp_path))
+    (tmp_path / "out" / "recipe.yaml").write_text(_written(recipe))
+    with pytest.raises(ValueError, match=message):
+        start(tmp_path, lambda raw: raw["training"].update(training))
+
+
+def test_what_the_recipe_reads_is_not_overwritten(tmp_path):
+    raw = raw_recipe(tmp_path)
+    own = tmp_path / "out" / "recipe.yaml"
+    own.parent.mkdir()
+    own.write_text("# mine\n" + yaml.safe_dump(raw))
+    for fresh in (False, True):
+        with pytest.raises(ValueError, match=r"recipe\.yaml is the recipe itself"):
+            run(load_recipe(own), fresh=fresh)
+    assert own.read_text().startswith("# mine")
+    own.write_text("")
+    for section, name in (("model", "model"), ("tokenizer", "checkpoints/checkpoint-3")):
+        raw = {**raw_recipe(tmp_path), section: {"from_pretrained": str(tmp_path / "out" / name)}}
+        with pytest.raises(ValueError, match=rf"{section}\.from_pretrained=.* lies in .*out.*, where the run writes"):
+            run(build_recipe(raw), fresh=True)
+
+
+def test_a_note_that_was_cut_is_named(tmp_path):
+    note = tmp_path / "out" / "recipe.yaml"
+    note.parent.mkdir()
+    for text in ("", "output: [x"):
+        note.write_text(text)
+        with pytest.raises(ValueError, match=r"out/recipe\.yaml is not what a run has noted"):
+            start(tmp_path)
+
+
+def test_minutes_for_a_run_that_had_no_schedule(tmp_path):
+    start(tmp_path, lambda raw: (raw["training"].pop("schedule"), raw["training"].update(max_steps=1)))
+    with pytest.raises(ValueError, match="another schedule wrote it"):
+        start(tmp_path, minutes=1.0)
 
 
 def test_a_recipe_may_change_while_nothing_is_trained(tmp_path):

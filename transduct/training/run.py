@@ -56,7 +56,7 @@ from transduct.training.trainer import TransductTrainer
 
 SAME = (
     "model", "tokenizer", "objective", "data.train", "data.max_source_tokens", "data.max_target_tokens", "data.temperature",
-    "data.cap", "data.subwords", "data.buffer_rows",
+    "data.cap", "data.subwords", "data.buffer_rows", "training.optimizer", "training.optim", "training.freeze", "training.lora",
 )  # fmt: skip
 """What cannot change once a run has a checkpoint."""
 FOLDERS = ("checkpoints", "data", "tokenizer", "adapter", "model", "predictions", "tensorboard")
@@ -122,6 +122,7 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
         raise ValueError("output is empty: name the folder for checkpoints and model")
     if not note.is_file() and (others := [name for name in (*FOLDERS, *FILES) if (output / name).exists()]):
         raise ValueError(f"{output} holds {', '.join(others)}, but no recipe.yaml of a run: choose another output, or move that")
+    _refuse_to_overwrite(recipe, output)
     if fresh:
         for name in FOLDERS:
             remove(output / name)
@@ -129,15 +130,36 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
             (output / name).unlink(missing_ok=True)
     written = _plain(recipe)
     if note.is_file():
-        before = _plain(build_recipe(yaml.safe_load(note.read_text(encoding="utf-8"))))  # of an older version, too
+        before = _plain(_noted_recipe(note))
         for name in SAME:
-            was, is_ = (reduce(lambda section, key: section[key], name.split("."), values) for values in (before, written))
+            was, is_ = (_value(values, name) for values in (before, written))
             if was != is_:
                 _check_nothing_is_trained(output, f"another {name}: {was!r}, not {is_!r}")
                 remove(output / "tokenizer")
     output.mkdir(parents=True, exist_ok=True)
-    write_whole(note, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))
+    write_whole(note, _written(recipe))
     return output
+
+
+def _refuse_to_overwrite(recipe: Recipe, output: Path) -> None:
+    """What the recipe reads must not lie where its run writes."""
+    note = output / "recipe.yaml"
+    if recipe.file == note.resolve() and note.read_text(encoding="utf-8") != _written(recipe):
+        raise ValueError(f"{note} is the recipe itself, which the run would replace by its own note: rename it, or change output")
+    for section in ("model", "tokenizer"):
+        source = getattr(recipe, section).get("from_pretrained")
+        for folder in (output / name for name in FOLDERS if source is not None):
+            if Path(source).resolve().is_relative_to(folder.resolve()):
+                raise ValueError(f"{section}.from_pretrained={source!r} lies in {folder}, where the run writes: change output")
+
+
+def _noted_recipe(note: Path) -> Recipe:
+    """What an earlier start has noted; it may have been one of an older version."""
+    try:
+        return build_recipe(yaml.safe_load(note.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, ValueError) as error:
+        advice = "Choose another output, or --fresh to delete the run in this one"
+        raise ValueError(f"{note} is not what a run has noted: {error}. {advice}") from error
 
 
 def _check_nothing_is_trained(output: Path, difference: str) -> None:
@@ -146,16 +168,24 @@ def _check_nothing_is_trained(output: Path, difference: str) -> None:
         raise ValueError(f"{output} holds a run with {difference}. Choose another output, or --fresh to delete that run")
 
 
+def _value(values: Any, name: str) -> Any:
+    """The value of `section.key`; None where it is not given."""
+    return reduce(lambda section, key: section.get(key), name.split("."), values)
+
+
 def _plain(recipe: Recipe) -> dict[str, Any]:
-    values = asdict(recipe)
-    del values["folder"]
+    values = {name: value for name, value in asdict(recipe).items() if name not in ("folder", "file")}
     return json.loads(json.dumps(values))
+
+
+def _written(recipe: Recipe) -> str:
+    return yaml.safe_dump(_plain(recipe), sort_keys=False, allow_unicode=True)
 
 
 def _build_trainer(recipe: Recipe, args: TransductTrainingArguments, output: Path, console: Console) -> TransductTrainer:
     """Data, tokenizer, model and trainer of a recipe."""
     check_trackers(args.report_to)
-    data = RunData(recipe, output / "data", args.seed, console)
+    data = RunData(recipe, output / "data", _data_seed(args), console)
     with args.main_process_first(local=False, desc="preparing the data"):  # the others find what it has written
         tokenizer = build_tokenizer(recipe, data, output / "tokenizer")
         train, validation = data.training(tokenizer), data.validation(tokenizer)
@@ -182,6 +212,10 @@ def _build_trainer(recipe: Recipe, args: TransductTrainingArguments, output: Pat
     trainer.remove_callback(PrinterCallback)
     place_events(trainer, output / "tensorboard")
     return trainer
+
+
+def _data_seed(args: TransductTrainingArguments) -> int:
+    return args.seed if args.data_seed is None else args.data_seed
 
 
 def _train(trainer: TransductTrainer, checkpoints: Path, console: Console) -> None:
@@ -216,7 +250,7 @@ def is_over(checkpoint: Path, args: TransductTrainingArguments) -> bool:
             return True
     if args.max_minutes is not None:
         schedule = torch.load(checkpoint / "scheduler.pt", weights_only=True)
-        if schedule["elapsed"] >= args.max_minutes * 60:
+        if schedule.get("elapsed", 0.0) >= args.max_minutes * 60:
             return True
     return state["global_step"] >= args.max_steps if args.max_steps > 0 else state["epoch"] >= (args.num_train_epochs or 0)
 
@@ -233,7 +267,7 @@ def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Co
     saved = SavedModel(output / "model", trainer.args.device, like, AUTO_CLASSES[model_kind(recipe.objective)])
     metrics, samples = None, list[Sample]()
     if recipe.data.test is not None:
-        data = RunData(recipe, output / "data", trainer.args.seed, console)
+        data = RunData(recipe, output / "data", _data_seed(trainer.args), console)
         if recipe.objective.of_pairs:
             test = data.test(saved.tokenizer)
             metrics, samples = measure(saved, test, recipe.evaluation, console)

@@ -161,6 +161,19 @@ def two(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("batches", [dict(max_tokens_per_batch=60), dict(per_device_train_batch_size=6)], ids=["budget", "rows"])
+def test_a_run_with_persistent_workers_goes_on_exactly(tmp_path, batches):
+    options = dict(dataloader_num_workers=1, dataloader_persistent_workers=True, lr_scheduler_type="constant", **batches)
+    straight = tiny_trainer(tmp_path / "straight", max_steps=12, **options)
+    straight.train()
+    tiny_trainer(tmp_path / "stopped", max_steps=2, save_strategy="steps", save_steps=2, **options).train()
+    resumed = tiny_trainer(tmp_path / "stopped", tiny_model(seed=9), max_steps=12, **options)
+    resumed.train(resume_from_checkpoint=True)
+    assert straight.state.epoch > 2  # workers of a resumed run are begun once more for its second epoch
+    assert torch.equal(weights(resumed.model), weights(straight.model))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", list(loading_runs.BATCHES))
 def test_two_processes_share_each_epoch_and_learn_what_one_does(two, tmp_path, batches):
     first, second = (seen[batches] for seen in two)

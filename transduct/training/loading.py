@@ -4,6 +4,7 @@ from typing import Any
 
 import datasets
 import numpy as np
+import torch
 from accelerate.data_loader import BatchSamplerShard
 from pyarrow.compute import list_value_length
 from torch.utils.data import DataLoader
@@ -54,6 +55,17 @@ def budgeted_loader(trainer: Any, loader: DataLoader) -> DataLoader:
         # a run that goes on inside an epoch sets the epoch of what is below its own sampler, and finds this
         prepared.batch_sampler.set_epoch = sampler.set_epoch
     return prepared
+
+
+def seed_workers_apart(loader: DataLoader, seed: int) -> None:
+    """Let persistent workers take their seeds from a generator of their own.
+
+    Others are begun in each epoch, these once, but once more in a run that goes on: it would not draw the same dropout as a run
+    that was never stopped.
+    """
+    base = getattr(loader, "base_dataloader", loader)
+    if base.persistent_workers:
+        base.generator = torch.Generator().manual_seed(seed)
 
 
 def _check_packing(trainer: Any) -> None:

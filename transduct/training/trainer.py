@@ -16,7 +16,7 @@ from transduct.training.callbacks import ByTheClock
 from transduct.training.endless import EndlessData, endless_loader
 from transduct.training.evaluation import ExactEvaluation
 from transduct.training.faults import watch_for_faults
-from transduct.training.loading import budgeted_loader
+from transduct.training.loading import budgeted_loader, seed_workers_apart
 from transduct.training.moving_average import average_in_use
 from transduct.training.options import add_callbacks, choose_optimizer
 from transduct.training.processes import keep_tied_weights_together
@@ -43,9 +43,10 @@ class TransductTrainer(Seq2SeqTrainer):
         if isinstance(self.train_dataset, EndlessData):
             return endless_loader(self)
         loader = super().get_train_dataloader()
-        if not isinstance(self.args, TransductTrainingArguments) or self.args.max_tokens_per_batch is None:
-            return loader
-        return budgeted_loader(self, loader)
+        if isinstance(self.args, TransductTrainingArguments) and self.args.max_tokens_per_batch is not None:
+            loader = budgeted_loader(self, loader)
+        seed_workers_apart(loader, self.args.seed)
+        return loader
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None

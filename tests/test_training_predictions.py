@@ -119,6 +119,13 @@ def test_texts_must_be_generated(tmp_path):
         trainer_of(tmp_path, pairs(6), predict_with_generate=False).evaluate()
 
 
+def test_the_loss_alone_where_that_is_asked_for(tmp_path):
+    rows = pairs(6)
+    results = trainer_of(tmp_path, rows, prediction_loss_only=True).evaluate()
+    assert results["eval_loss"] == trainer_of(tmp_path, rows).evaluate()["eval_loss"]
+    assert not any(f"eval_{name}" in results for name in NAMES)
+
+
 def test_unknown_metrics():
     with pytest.raises(ValueError, match=r"metrics: error='wer' is unknown; choose one of token_error"):
         TextMetrics(Words(), ["a"], {"error": "wer"})

@@ -84,6 +84,8 @@ def test_names_that_match_nothing_are_refused_with_their_neighbours():
         freeze_weights(tiny_model(), ["xyzzy"])
     with pytest.raises(ValueError, match="leaves nothing to train"):
         freeze_weights(tiny_model(), ["encoder", "decoder"])
+    with pytest.raises(ValueError, match=r"freeze='encoder' must be a list of names, such as \[encoder\]"):
+        freeze_weights(tiny_model(), "encoder")
 
 
 def test_the_share_that_is_trained():

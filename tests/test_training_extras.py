@@ -301,6 +301,9 @@ def test_errors_name_value_and_rule(make, message):
         ({"r_drop": -1.0}, "r_drop=-1.0"),
         ({"word_dropout": 1.5}, "word_dropout=1.5"),
         ({"word_dropout_by": "mask"}, "word_dropout_by='mask'"),
+        ({"guided_alignment": {"weight": "x"}}, r"guided_alignment\.weight='x' must be a number"),
+        ({"guided_alignment": {"layer": "last"}}, r"guided_alignment\.layer='last' must be a whole number$"),
+        ({"guided_alignment": {"head": -1}}, r"guided_alignment\.head=-1 must be a whole number of at least 0"),
         ({"guided_alignment": {"heads": 1}}, r"guided_alignment\.heads is unknown"),
     ],
 )

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from rich.console import Console
-from transformers import PrinterCallback, Seq2SeqTrainingArguments
+from transformers import PrinterCallback, Seq2SeqTrainingArguments, TrainerState
 
 from tiny_training import tiny_trainer
 from transduct.training.progress import ShowProgress, time_left
@@ -51,6 +51,15 @@ def test_evaluation_is_reported(tmp_path, terminal):
     options = dict(eval_strategy="steps", eval_steps=10, predict_with_generate=True, generation_max_length=4)
     text = shown(terminal, tmp_path, **options)
     assert len(re.findall(r"step \d0  validation: loss \d\.\d{4}, word error 0\.2500", text)) == 3
+
+
+def test_a_test_set_is_not_called_validation():
+    written = io.StringIO()
+    progress, state = ShowProgress(Console(file=written)), TrainerState(global_step=3)
+    progress.on_evaluate(None, state, None, metrics={"test_loss": 1.0, "test_runtime": 2.0})
+    assert written.getvalue() == ""
+    progress.on_evaluate(None, state, None, metrics={"eval_loss": 1.0, "eval_runtime": 2.0})
+    assert written.getvalue() == "step 3  validation: loss 1.0000\n"
 
 
 def test_time_left_of_runs_in_one_and_in_several_starts():

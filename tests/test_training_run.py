@@ -174,6 +174,27 @@ def test_a_note_that_was_cut_is_named(tmp_path):
             start(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "training", [{"num_train_epochs": 0}, {"max_steps": 2, "per_device_train_batch_size": 99, "dataloader_drop_last": True}]
+)
+def test_a_run_without_a_step_saves_no_model(tmp_path, training):
+    def change(raw):
+        for name in ("max_steps", "max_tokens_per_batch"):
+            raw["training"].pop(name)
+        raw["training"].update(training)
+
+    with pytest.raises(ValueError, match="nothing was trained"):
+        start(tmp_path, change)
+    assert not (tmp_path / "out" / "model").exists()
+
+
+def test_a_tokenizer_that_was_cut_is_named(tmp_path):
+    start(tmp_path, lambda raw: raw["training"].update(max_steps=1))
+    (tmp_path / "out" / "tokenizer" / "tokenizer.json").write_text("")
+    with pytest.raises(ValueError, match=r"the run's tokenizer in .*tokenizer cannot be read"):
+        start(tmp_path)
+
+
 def test_minutes_for_a_run_that_had_no_schedule(tmp_path):
     start(tmp_path, lambda raw: (raw["training"].pop("schedule"), raw["training"].update(max_steps=1)))
     with pytest.raises(ValueError, match="another schedule wrote it"):

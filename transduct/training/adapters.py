@@ -59,6 +59,8 @@ def freeze_weights(model: nn.Module, parts: Sequence[str]) -> None:
     Raises:
         ValueError: for a name that matches nothing, with those it may have meant, and if nothing is left to train.
     """
+    if isinstance(parts, str):
+        raise ValueError(f"freeze={parts!r} must be a list of names, such as [{parts}]")
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for part in parts:
         matching = [name for name in parameters if _belongs(name, part)]

@@ -99,7 +99,12 @@ def reported(recipe: Recipe) -> dict[str, str]:
 def build_tokenizer(recipe: Recipe, data: RunData, folder: Path) -> Any:
     """The run's tokenizer: the one in `folder`, else `tokenizer.from_pretrained`, else one trained on the training texts."""
     if folder.is_dir():
-        return AutoTokenizer.from_pretrained(folder)
+        try:
+            return AutoTokenizer.from_pretrained(folder)
+        except Exception as error:  # of any kind: tokenizers raises plain ones
+            raise ValueError(
+                f"the run's tokenizer in {folder} cannot be read: {error}. Restore it, or begin with --fresh"
+            ) from error
     options = dict(recipe.tokenizer)
     pretrained = options.pop("from_pretrained", None)
     if pretrained is not None:

@@ -45,10 +45,10 @@ def check_names(raw: Any, path: str, known: Iterable[str]) -> None:
             raise unknown_key(f"{path}.{key}", str(key), known)
 
 
-def check_count(value: Any, path: str, least: int) -> None:
-    """Refuses all but whole numbers of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{path}={value!r} must be a whole number of at least {least}")
+def check_count(value: Any, path: str, least: int | None = None) -> None:
+    """Refuses all but whole numbers of at least `least`, which may be any if that is None."""
+    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+        raise ValueError(f"{path}={value!r} must be a whole number" + ("" if least is None else f" of at least {least}"))
 
 
 def check_number(value: Any, path: str, above: float | None = None) -> None:

@@ -19,6 +19,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from transduct.attention import AttentionContext, split_heads
 from transduct.loss import CHUNK_TOKENS, IGNORE_INDEX, count_targets, only_targets
+from transduct.training.checks import check_count, check_number
 from transduct.training.hooks import TrainingHooks, inner_model
 from transduct.training.weights import at_least_float32
 
@@ -113,8 +114,12 @@ class GuidedAlignment(TrainingHooks):
 
     def __init__(self, weight: float = 0.05, layer: int = -2, head: int | None = 0):
         super().__init__()
-        if not 0 <= weight < math.inf:
+        check_number(weight, "guided_alignment.weight")
+        if weight < 0:
             raise ValueError(f"guided_alignment.weight={weight} must be a number of at least 0")
+        check_count(layer, "guided_alignment.layer")
+        if head is not None:
+            check_count(head, "guided_alignment.head", 0)
         self.weight, self.layer, self.head = weight, layer, head
         self._alignments: torch.Tensor | None = None
         self._batch: dict[str, Any] = {}

@@ -76,9 +76,10 @@ class ShowProgress(TrainerCallback):
         self._end_evaluation()
         if state.is_world_process_zero and metrics:
             timing = ("runtime", "per_second", "time", "epoch")
-            kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if not name.endswith(timing)}
-            figures = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in kept.items())
-            self.console.print(f"step {state.global_step:,}  validation: {figures}", highlight=False, soft_wrap=True)
+            kept = {name: value for name, value in metrics.items() if not name.endswith(timing)}
+            figures = ", ".join(f"{name.removeprefix('eval_').replace('_', ' ')} {value:.4f}" for name, value in kept.items())
+            if any(name.startswith("eval_") for name in kept):  # not a test set, which is shown when all is over
+                self.console.print(f"step {state.global_step:,}  validation: {figures}", highlight=False, soft_wrap=True)
 
     def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics=None, **kwargs: Any):
         self._end_evaluation()

@@ -111,6 +111,10 @@ def _run(recipe: Recipe, fresh: bool, console: Console) -> Outcome:
     if signals.received is not None:
         console.print(f"stopped at step {trainer.state.global_step:,}; the same command goes on from there")
         return Outcome(finished=False, signal=signals.received)
+    if trainer.state.global_step == 0:
+        raise ValueError(
+            "nothing was trained: training.num_train_epochs is 0, or the data do not fill a batch, and dataloader_drop_last is set"
+        )
     return Outcome(finished=True, metrics=_finish(trainer, recipe, output, console))
 
 

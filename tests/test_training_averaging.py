@@ -16,6 +16,7 @@ from transduct.training.averaging import (
     averaged_tensors,
     best_checkpoints,
     last_checkpoints,
+    values_in_log,
 )
 from transduct.training.checkpoints import checkpoint_step, list_checkpoints
 from transduct.training.weights import load_into
@@ -232,3 +233,11 @@ def test_refuses_checkpoints_in_pieces(tmp_path):
 def test_arguments_that_cannot_work(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         tiny_trainer(tmp_path, rows=pairs(3), **{"save_strategy": "steps", **options})
+
+
+def test_a_metric_goes_by_its_name_in_the_recipe_or_in_the_log():
+    log = [{"step": 1, "eval_word_error": 0.5}, {"step": 2, "loss": 3.0}, {"step": 3, "eval_word_error": 0.25}]
+    for name in ("word error", "word_error", "eval_word_error"):
+        assert values_in_log(log, name) == {1: 0.5, 3: 0.25}
+    assert values_in_log([{"step": 1, "eval_word error": 0.5}], "word error") == {1: 0.5}
+    assert values_in_log(log, "loss") == {}

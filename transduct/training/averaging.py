@@ -189,9 +189,9 @@ def metric_values(checkpoint: Path, metric: str) -> dict[int, float]:
 
 
 def values_in_log(log: Sequence[dict[str, Any]], metric: str) -> dict[int, float]:
-    """Step -> value of `metric` in a trainer's `log_history`."""
+    """Step -> value of `metric` in a trainer's `log_history`. A recipe's names may have spaces, where its log has none."""
     name = metric if metric.startswith("eval_") else f"eval_{metric}"
-    return {entry["step"]: entry[name] for entry in log if name in entry}
+    return {entry["step"]: entry[key] for entry in log for key in {name, name.replace(" ", "_")} if key in entry}
 
 
 def _whole_checkpoints(run: str | Path) -> list[Path]:

@@ -113,7 +113,7 @@ def _run(recipe: Recipe, fresh: bool, console: Console) -> Outcome:
         return Outcome(finished=False, signal=signals.received)
     if trainer.state.global_step == 0:
         raise ValueError(
-            "nothing was trained: training.num_train_epochs is 0, or the data do not fill a batch, and dataloader_drop_last is set"
+            "nothing was trained: training.num_train_epochs is 0, or the data do not fill a batch and dataloader_drop_last is set"
         )
     return Outcome(finished=True, metrics=_finish(trainer, recipe, output, console))
 

@@ -27,10 +27,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 test: setup
-	$(ONE_THREAD) $(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(ONE_THREAD) $(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-fast: setup
-	$(ONE_THREAD) $(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+	$(ONE_THREAD) $(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(ARGS)
 
 demo: setup
 	$(ONE_THREAD) $(OFFLINE) $(BIN)/transduct train examples/g2p/config.yaml --minutes $(MINUTES)

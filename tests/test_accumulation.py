@@ -4,21 +4,19 @@
 transformers' own T5 does in the same set-up is told in docs/gradient_accumulation.md.
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import Seq2SeqTrainer
 
 from accumulation_runs import PRESETS, SMOOTHINGS, TWO_PROCESSES, collator, examples, one_update, our_model, their_t5
+from launching import seen_by_each
 from transduct.training import TransductTrainer
 
 RELATIVE = 1e-6  # in float32
 every_architecture = pytest.mark.parametrize("name", PRESETS)
 both_smoothings = pytest.mark.parametrize("smoothing", SMOOTHINGS)
+
+pytestmark = pytest.mark.xdist_group("accumulation")  # its processes start once
 
 
 def same(got, want) -> None:
@@ -45,16 +43,7 @@ def at_once(tmp_path_factory):
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
     """All updates of two processes, as each of them saw them; started once, since starting is what takes time."""
-    folder = tmp_path_factory.mktemp("two-processes")
-    here = Path(__file__).parent
-    settings = {"ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
-    launch = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [sys.executable, *launch, str(here / "accumulation_runs.py"), str(folder)],
-        env={**os.environ, **settings}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)]
+    return seen_by_each("accumulation_runs.py", tmp_path_factory.mktemp("two-processes"))
 
 
 def exact(model):

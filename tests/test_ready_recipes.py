@@ -87,7 +87,8 @@ DOCUMENTS = [
 
 CHANGES = {
     "vaswani-base-wmt14": [*PAIRS, "tokenizer.vocab_size=200", "training.max_tokens_per_batch=600", "training.warmup_steps=20",
-                           "training.learning_rate=0.3", "training.save_seconds=0.5", "training.average_checkpoints=2"],
+                           "training.learning_rate=0.3", "training.save_seconds=null", "training.save_strategy=steps",
+                           "training.save_steps=10", "training.average_checkpoints=2"],
     "t5-v1.1-base-c4": [*DOCUMENTS, "model.d_kv=16", "model.vocab_size=500", "tokenizer.vocab_size=700", "tokenizer.extra_ids=20",
                         "model.vocab_size=700", "training.warmup_steps=100", "training.learning_rate=1"],
     "bart-base-denoising": [*DOCUMENTS, "model.max_positions=128", "training.warmup_steps=5", "training.learning_rate=0.01"],

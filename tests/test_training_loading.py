@@ -15,6 +15,8 @@ from tiny_training import Tokenizer, pairs, tiny_model, tiny_trainer
 from transduct.training import Seq2SeqCollator
 from transduct.training.loading import pair_lengths
 
+pytestmark = pytest.mark.xdist_group("loading")  # its processes start once
+
 
 def targets(batch: dict[str, torch.Tensor]) -> list[tuple[int, ...]]:
     """The targets of a batch, packed or not, sorted."""

@@ -13,7 +13,7 @@ from tiny_training import pairs
 from transduct.training.checkpoints import checkpoint_fault
 from transduct.training.processes import decided_by_main
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]  # its processes start once
 
 
 @pytest.fixture(scope="module")

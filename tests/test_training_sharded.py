@@ -9,7 +9,7 @@ from launching import seen_by_each
 from sharded_runs import PRESETS, TYINGS
 from transduct.training.checkpoints import checkpoint_fault
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sharded")]  # its processes start once
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,6 @@
 import inspect
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ import torch
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
+from launching import launch
 from tiny_training import pairs, tiny_model, tiny_trainer
 from transduct.training import TransductTrainer
 from transduct.training.schedules import vaswani
@@ -150,16 +148,8 @@ def test_learns_to_reverse(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_agree_on_time_weights_and_loss(tmp_path):
-    here = Path(__file__).parent
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29631", "WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(here / "two_processes.py"), str(tmp_path), str(rank)],
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": str(here.parent)},
-        )
-        for rank in range(2)
-    ]
-    assert [process.wait(timeout=600) for process in processes] == [0, 0]
+    done = launch(str(Path(__file__).with_name("two_processes.py")), str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
     assert first == second
     assert first["processes"] == 2

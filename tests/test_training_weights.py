@@ -1,28 +1,20 @@
 """Weights in and out of models, and optimizers, averages and extra losses on two processes, whole and in pieces."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
+from launching import seen_by_each
 from tiny_training import tiny_model, tiny_trainer
 from transduct.training.weights import exchanged, refuse_flat_weights
 from weights_runs import CASES, new_model, seen_in, train
 
-HERE = Path(__file__).parent
+pytestmark = pytest.mark.xdist_group("weights")  # its processes start once
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
     """What each of two processes saw."""
-    folder = tmp_path_factory.mktemp("weights")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29743"]
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
-    subprocess.run([*command, str(HERE / "weights_runs.py"), str(folder)], env=environment, check=True, timeout=600)
-    return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
+    return seen_by_each("weights_runs.py", tmp_path_factory.mktemp("weights"))
 
 
 @pytest.mark.slow

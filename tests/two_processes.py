@@ -1,13 +1,14 @@
 """Run by a test as one of several processes: trains a little, evaluates, and writes what it saw."""
 
 import json
+import os
 import sys
 
 import torch
 
 from tiny_training import pairs, tiny_model, tiny_trainer
 
-folder, rank = sys.argv[1:]
+folder, rank = sys.argv[1], os.environ["RANK"]
 torch.set_num_threads(1)
 trainer = tiny_trainer(
     folder,

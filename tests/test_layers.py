@@ -60,3 +60,10 @@ def test_linear_reads_transposed_and_expanded_states():
     with torch.no_grad():
         torch.testing.assert_close(layer(hidden.transpose(0, 1)), layer(hidden).transpose(0, 1))
         torch.testing.assert_close(layer(hidden[:1].expand(4, -1, -1)), layer(hidden[:1]).expand(4, -1, -1))
+
+
+def test_a_traced_linear_is_the_ordinary_operator():
+    with torch.no_grad():
+        graph = str(torch.jit.trace(Linear(512, 512), torch.randn(2, 512)).inlined_graph)
+    assert "aten::linear" in graph
+    assert "mkldnn" not in graph

@@ -33,6 +33,7 @@ def linear(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
         hidden.device.type == "cpu"
         and hidden.dtype == torch.float32
         and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()  # the operator has no counterpart elsewhere
         and not torch.is_grad_enabled()
         and type(weight) in (torch.Tensor, nn.Parameter)  # a quantised one has products of its own
         and weight.dtype == torch.float32

@@ -17,7 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .layers import Linear
 from .masks import TokenLayout, as_bias
 from .positions import rotate
-from .runs import TokenRuns
+from .token_runs import TokenRuns
 
 
 @dataclass

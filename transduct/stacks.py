@@ -30,7 +30,7 @@ from .masks import (
     to_four_dimensions,
 )
 from .positions import LearnedPositions, RotaryPositions, SinusoidalPositions
-from .runs import TokenRuns, run_ids
+from .token_runs import TokenRuns, run_ids
 
 
 def check_ids(name: str, ids: torch.Tensor, vocab_size: int) -> None:

@@ -8,8 +8,8 @@ from transformers import Seq2SeqTrainingArguments
 
 from transduct.training.metrics import higher_is_better
 from transduct.training.optimizers import OPTIONS_WITHOUT_USE, RELATIVE_TO_WEIGHTS, check_optimizer
-from transduct.training.options import WeightOptions
 from transduct.training.schedules import ScheduleName
+from transduct.training.weight_options import WeightOptions
 
 NO_LIMIT_OF_EPOCHS = 1e6
 """What `num_train_epochs` becomes where only the time limits a run."""

@@ -16,12 +16,12 @@ from transduct.training.encoding import PairEncoder
 from transduct.training.files import save_whole
 from transduct.training.metrics import ERRORS
 from transduct.training.objectives import ObjectiveCollator
-from transduct.training.options import checkpoints_to_keep
 from transduct.training.predictions import TextMetrics
 from transduct.training.pretraining import make_objective
 from transduct.training.recipe import Recipe
 from transduct.training.recipe_data import model_kind
 from transduct.training.run_data import RunData
+from transduct.training.weight_options import checkpoints_to_keep
 
 DEFAULTS: dict[str, Any] = dict(
     save_strategy="no",

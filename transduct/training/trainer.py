@@ -18,10 +18,10 @@ from transduct.training.evaluation import ExactEvaluation
 from transduct.training.faults import watch_for_faults
 from transduct.training.loading import budgeted_loader, seed_workers_apart
 from transduct.training.moving_average import average_in_use
-from transduct.training.options import add_callbacks, choose_optimizer
 from transduct.training.processes import keep_tied_weights_together
 from transduct.training.schedules import BudgetedLR, schedule_function
 from transduct.training.throughput import TokenCounter
+from transduct.training.weight_options import add_callbacks, choose_optimizer
 
 
 class TransductTrainer(Seq2SeqTrainer):

@@ -15,9 +15,9 @@ from transduct.training.averaging import averaged_tensors
 from transduct.training.checkpoints import list_checkpoints
 from transduct.training.moving_average import AVERAGE
 from transduct.training.optimizers import Adafactor
-from transduct.training.options import checkpoints_to_keep
 from transduct.training.recipe import build_recipe
 from transduct.training.run import run
+from transduct.training.weight_options import checkpoints_to_keep
 
 
 def start(folder: Path, **training) -> str:

@@ -7,7 +7,7 @@ from transformers.cache_utils import StaticCache
 
 from configs import tiny
 from transduct import TransductForCausalLM, TransductForConditionalGeneration
-from transduct.runs import TokenRuns
+from transduct.token_runs import TokenRuns
 
 PLAIN = ("sinusoidal", "learned", "rotary", "none")
 

@@ -170,6 +170,15 @@ def test_a_fault_of_the_program_is_told_from_bad_input(capsys, monkeypatch):
     assert capsys.readouterr().err == "transduct: RuntimeError: two lines (a fault of the program; --debug shows where)\n"
 
 
+def test_a_missing_package_is_no_fault_of_the_program(capsys, monkeypatch):
+    def lacking(*args, **kwargs):
+        raise ImportError("install the package")
+
+    monkeypatch.setattr("transduct.accounting.describe", lacking)
+    assert run(["describe", "t5-small"]) == 2
+    assert capsys.readouterr().err == "transduct: install the package\n"
+
+
 def test_an_interrupt_has_its_own_exit_code(monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt

@@ -194,8 +194,10 @@ def test_choice_of_the_last_and_the_best(run):
 def test_refuses_more_than_there_are(run):
     with pytest.raises(ValueError, match=r"4 checkpoints are to be averaged, and .* holds 3: checkpoint-10"):
         last_checkpoints(run, 4)
-    with pytest.raises(ValueError, match=r"by 'chrf' .* holds 0"):
+    with pytest.raises(ValueError, match="no evaluations with 'chrf'; they have eval_bleu, eval_loss"):
         best_checkpoints(run, 1, "chrf", True)
+    with pytest.raises(ValueError, match=r"the best 4 checkpoints by 'bleu' .* holds 3 with a value of it: checkpoint-10"):
+        best_checkpoints(run, 4, "bleu", True)
     (run / "checkpoints" / "checkpoint-30" / "optimizer.pt").unlink()
     assert [checkpoint_step(path) for path in last_checkpoints(run, 2)] == [10, 20]
 

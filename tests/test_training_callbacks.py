@@ -37,11 +37,12 @@ def test_a_signal_ends_the_step_and_saves(tmp_path, number):
     assert signal.getsignal(number) is before
 
 
-def test_a_second_interrupt_stops_at_once():
+def test_a_second_interrupt_stops_at_once(capfd):
     stop = StopOnSignal()
     with stop.listening():
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.received == signal.SIGINT
+        assert "Ctrl-C once more stops at once" in capfd.readouterr().err
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -54,9 +54,11 @@ def test_the_data_are_mapped_into_memory_and_used_again(tmp_path, tokenizer, mad
 
 def test_a_change_of_anything_makes_them_anew(tmp_path, tokenizer, made):
     write(tmp_path, GOOD)
-    start(tmp_path, PairEncoder(tokenizer, SPLIT))
+    assert not start(tmp_path, PairEncoder(tokenizer, SPLIT)).changed
     write(tmp_path, GOOD[:1])
-    assert start(tmp_path, PairEncoder(tokenizer, SPLIT)).rows == 1
+    anew = start(tmp_path, PairEncoder(tokenizer, SPLIT))
+    assert (anew.rows, anew.changed) == (1, True)
+    assert not start(tmp_path, PairEncoder(tokenizer, SPLIT)).changed
     os.utime(tmp_path / "x.jsonl", (1, 1))
     start(tmp_path, PairEncoder(tokenizer, SPLIT))
     start(tmp_path, PairEncoder(tokenizer, SPLIT, max_source_tokens=10))

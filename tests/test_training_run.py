@@ -139,6 +139,7 @@ def test_another_model_in_the_folder_is_refused(tmp_path):
         ({"optimizer": "adafactor"}, "another training.optimizer: None, not 'adafactor'"),
         ({"freeze": ["encoder"]}, "another training.freeze: None, not"),
         ({"lora": {"rank": 2}}, "another training.lora: None, not"),
+        ({"ema_decay": 0.9}, "another training.ema_decay: None, not 0.9"),
     ],
 )
 def test_other_weights_or_another_optimizer_cannot_go_on(tmp_path, training, message):

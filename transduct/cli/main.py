@@ -2,8 +2,8 @@
 
 - Starting is cheap: a command's module imports typer and the standard library only, and imports torch, transformers and the
   rest of transduct inside its function. A test checks that `transduct --help` loads neither.
-- Bad input is a `ValueError` or an `OSError` anywhere below: one line on stderr and exit code 2. Any other exception is a
-  fault: one line and exit code 1. `--debug`, anywhere on the line, shows the traceback.
+- Bad input is a `ValueError` or an `OSError` anywhere below, a package that is missing an `ImportError`: one line on stderr and
+  exit code 2. Any other exception is a fault: one line and exit code 1. `--debug`, anywhere on the line, shows the traceback.
 
 To add a command, write `def name(...)` in `cli/name.py` and register it below; the order there is the order in the help.
 """
@@ -68,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         if isinstance(error, OSError) and error.filename is not None:
             return _report(f"{error.filename}: {error.strerror}", 2)
-        if isinstance(error, (ValueError, OSError)):
+        if isinstance(error, (ValueError, OSError, ImportError)):  # the last: an optional package that is not there
             return _report(f"{error}", 2)
         return _report(f"{type(error).__name__}: {error} (a fault of the program; --debug shows where)", 1)
     return code if isinstance(code, int) else 0

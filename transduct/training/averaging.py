@@ -169,6 +169,8 @@ def best_checkpoints(run: str | Path, count: int, metric: str, higher_is_better:
     values = metric_values(found[-1], metric) if found else {}
     scored = _best_first(found, values, higher_is_better)
     if not 1 <= count <= len(scored):
+        if found and not values:
+            raise ValueError(f"{run} has no evaluations with {metric!r}; they have {_measured(found[-1])}")
         raise ValueError(
             f"the best {count} checkpoints by {metric!r} are to be averaged, and {run} holds {len(scored)} with a value of it: "
             f"{_names(sorted(scored, key=checkpoint_step))}. Evaluate at the steps of the checkpoints"
@@ -180,6 +182,12 @@ def _best_first(checkpoints: Sequence[Path], values: Mapping[int, float], higher
     """Those of the checkpoints whose steps have a value."""
     scored = [path for path in checkpoints if checkpoint_step(path) in values]
     return sorted(scored, key=lambda path: values[checkpoint_step(path)], reverse=higher_is_better)
+
+
+def _measured(checkpoint: Path) -> str:
+    """Names of what the evaluations up to a checkpoint have measured."""
+    log = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))["log_history"]
+    return ", ".join(sorted({key for entry in log for key in entry if key.startswith("eval_")})) or "measured nothing"
 
 
 def metric_values(checkpoint: Path, metric: str) -> dict[int, float]:

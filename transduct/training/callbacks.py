@@ -1,5 +1,6 @@
 """What happens between two steps: stop when the time is up, checkpoint by the clock and on a signal."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ class ByTheClock(TrainerCallback):
 
 
 class StopOnSignal(TrainerCallback):
-    """On Ctrl-C or SIGTERM, finish the step, write a checkpoint and stop. `received` then holds the signal's number.
+    """On Ctrl-C or SIGTERM, say so, finish the step, write a checkpoint and stop. `received` then holds the signal's number.
 
     Of several processes, whichever of them got the signal, all stop at the same step: after each step they ask each other, and
     look at the answers one step later, when these have long arrived. A second Ctrl-C stops at once. The handlers are those of
@@ -59,6 +60,7 @@ class StopOnSignal(TrainerCallback):
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
+        os.write(2, b"stopping after the next step, with a checkpoint; Ctrl-C once more stops at once\n")  # print may be busy
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         stops = self.received is not None if args.world_size == 1 else self._any_stopped(args.device)

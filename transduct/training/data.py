@@ -61,6 +61,8 @@ class Loaded:
     rows: int
     """Usable rows; a row with several targets is several pairs."""
     skipped: Skipped
+    changed: bool = False
+    """Whether they replace others, made of other inputs or in another way."""
 
 
 def usable(rows: Iterable[Usable | BadRow], bad_rows: str, skipped: Skipped) -> Iterator[Usable]:
@@ -92,11 +94,11 @@ def load(split: SplitSource, folder: Path, encoder: Encoder, cache: Path, name: 
     key = [VERSION, described, inputs_key(split, folder), encoder.key(), bad_rows]
     path = cache / f"{name}-{hashlib.sha256(json.dumps(key, default=str).encode()).hexdigest()[:16]}.arrow"
     may_differ = split.function is not None and PartialState().is_local_main_process  # the others take what that one wrote
-    note = None if may_differ else _read_note(path)
+    note, changed = None if may_differ else _read_note(path), False
     if note is None:
         note = _make(path, split, folder, encoder, bad_rows)
-        _delete_others(path, name)
-    return Loaded(Dataset.from_file(str(path)), note["rows"], Skipped(Counter(note["counts"]), note["first"]))
+        changed = _delete_others(path, name)
+    return Loaded(Dataset.from_file(str(path)), note["rows"], Skipped(Counter(note["counts"]), note["first"]), changed)
 
 
 def _make(path: Path, split: SplitSource, folder: Path, encoder: Encoder, bad_rows: str) -> dict[str, Any]:
@@ -154,12 +156,15 @@ def _part_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.{PartialState().process_index}.part")
 
 
-def _delete_others(path: Path, name: str) -> None:
-    """What was made of other data, and what this process began and never finished."""
+def _delete_others(path: Path, name: str) -> bool:
+    """What was made of other data, and what this process began and never finished. Whether there were other data."""
+    found = False
     for pattern in ("arrow", "json", f"*.{PartialState().process_index}.part"):
         for old in path.parent.glob(f"{name}-{'?' * 16}.{pattern}"):
             if old.stem != path.stem:
                 old.unlink(missing_ok=True)
+                found = found or pattern == "arrow"
+    return found
 
 
 def inputs_key(split: SplitSource, folder: Path) -> Any:

@@ -44,7 +44,6 @@ from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
 from transduct.training.endless import EndlessData
 from transduct.training.files import remove, write_whole
 from transduct.training.final import SavedModel, measure, save_finished, show
-from transduct.training.options import described_average, finish_at
 from transduct.training.processes import decided_by_main, expect_all_gradients
 from transduct.training.progress import ShowProgress
 from transduct.training.recipe import Recipe, build_recipe
@@ -53,10 +52,12 @@ from transduct.training.report import REPORT, Sample, report_run
 from transduct.training.run_data import RunData
 from transduct.training.trackers import check_trackers, place_events
 from transduct.training.trainer import TransductTrainer
+from transduct.training.weight_options import described_average, finish_at
 
 SAME = (
     "model", "tokenizer", "objective", "data.train", "data.max_source_tokens", "data.max_target_tokens", "data.temperature",
     "data.cap", "data.subwords", "data.buffer_rows", "training.optimizer", "training.optim", "training.freeze", "training.lora",
+    "training.ema_decay",
 )  # fmt: skip
 """What cannot change once a run has a checkpoint."""
 FOLDERS = ("checkpoints", "data", "tokenizer", "adapter", "model", "predictions", "tensorboard")

@@ -121,6 +121,10 @@ class RunData:
     def _load(self, split: SplitSource, encoder: Encoder, name: str) -> Loaded:
         loaded = load(split, self.recipe.folder, encoder, self.cache, name, self.recipe.data.bad_rows)
         self.say_skipped(name, loaded.skipped)
+        if loaded.changed:
+            self.console.print(
+                f"{name}: not what it was at the last start, so it is tokenised anew", highlight=False, markup=False
+            )
         rows, examples = ("documents", "texts") if encoder.documents else ("sources", "pairs")
         self.console.print(f"{name}: {loaded.rows:,} {rows}, {len(loaded.dataset):,} {examples}", highlight=False, markup=False)
         return loaded

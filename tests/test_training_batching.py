@@ -78,7 +78,7 @@ def test_token_counts_of_a_small_case():
     [
         ([], [], "source_lengths is empty"),
         ([1, 2], [1], "2 source_lengths and 1 target_lengths"),
-        ([1, 30, 2], [2, 9, 3], "pair 1"),
+        ([1, 30, 2], [2, 9, 3], "row 1 .* the pair has 30 source and 9 target tokens, more than a batch of 20 may hold"),
     ],
 )
 def test_errors(source, target, message):

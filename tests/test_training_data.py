@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from transduct.tokenization import TransductTokenizer
 from transduct.training import data, reading
-from transduct.training.data import Skipped, load
+from transduct.training.data import Skipped, load, origin_of
 from transduct.training.encoding import KeepTexts, PairEncoder
 from transduct.training.reading import BadRow
 from transduct.training.recipe import SplitSource
@@ -133,6 +133,14 @@ def test_bad_rows_are_refused_or_counted_by_reason(tmp_path, tokenizer, made):
     write(tmp_path, [])
     with pytest.raises(ValueError, match=r"no usable row in x\.jsonl$"):
         start(tmp_path, encoder)
+
+
+def test_a_pair_is_found_again_in_its_file(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr("transduct.training.data.ROWS_AT_ONCE", 2)
+    write(tmp_path, [*GOOD, "{", '{"source": "abcd", "target": "b"}', *GOOD])  # the first and the fifth have two targets
+    encoder = PairEncoder(tokenizer, SPLIT, max_source_tokens=4)
+    found = [origin_of(number, SPLIT, tmp_path, encoder, "skip") for number in range(6)]
+    assert found == [f"{tmp_path}/x.jsonl:{line}" for line in (1, 1, 2, 5, 5, 6)]
 
 
 def test_counts_of_several_parts():

@@ -23,6 +23,8 @@ def mapped(count=24, name="pairs", seed=0, **options) -> MappedPart:
 class Letters:
     """Encodes "abc" to the numbers of its letters; a text longer than 5 is a bad row."""
 
+    documents = False
+
     def __call__(self, rows):
         for row in rows:
             ids = [ord(letter) - ord("a") + 3 for letter in row.source]
@@ -143,9 +145,21 @@ def test_bad_rows_in_a_stream(workers):
         first_batches(EndlessData([part], block_rows=4), 1, workers=workers)
 
 
-def test_an_example_over_the_budget_is_named():
-    with pytest.raises(ValueError, match="an example has 5 source and 5 target tokens, more than max_tokens_per_batch=9"):
-        first_batches(EndlessData([streamed(["abcde", "a"])], block_rows=2), 1, max_tokens=9)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_example_over_the_budget_is_named_by_its_row(workers):
+    skips = EndlessData([streamed(["a", "", "abcdef", "abcde"])], block_rows=2, bad_rows="skip")  # in the second block
+    with pytest.raises(BadRow, match=r"^f:4: the pair has 5 source and 5 target tokens, more than a batch of 9 may hold"):
+        first_batches(skips, 2, max_tokens=9, workers=workers)
+    rows = [{"input_ids": [3] * length, "labels": [1]} for length in (2, 9, 3)]
+    parts = [streamed(["a", "b"]), MappedPart("pairs", Dataset.from_list(rows))]
+    with pytest.raises(BadRow, match=r"^pairs, row 1 \(counted from 0\): the pair has 9 source and 1 target tokens"):
+        first_batches(EndlessData(parts, np.array([0.5, 0.5]), block_rows=20), 1, max_tokens=9, workers=workers)
+    parts[1] = MappedPart("pairs", Dataset.from_list(rows), origin_of=lambda row: f"file:{row + 1}")
+    with pytest.raises(BadRow, match=r"^file:2: the pair has"):
+        first_batches(EndlessData(parts, np.array([0.5, 0.5]), block_rows=20), 1, max_tokens=9, workers=workers)
+
+
+def test_of_a_single_stack_only_the_inputs_count():
     one_stack = EndlessData([streamed(["abcde", "a"])], block_rows=2, one_stack=True)
     assert len(first_batches(one_stack, 1, max_tokens=9)) == 1  # there the labels cost nothing
 

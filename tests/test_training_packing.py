@@ -131,10 +131,10 @@ def test_processes_get_batches_of_like_cost():
 @pytest.mark.parametrize(
     ("sizes", "options", "message"),
     [
-        (([3, 30], [2, 9]), {}, "pair 1 .* has 30 source and 9 target tokens"),
+        (([3, 30], [2, 9]), {}, "row 1 .* the pair has 30 source and 9 target tokens"),
         (([3, 9], [2, 11]), {"row_lengths": (8, 12)}, "a row holds 8 and 12"),
         (([3, 3], [2, 2]), {"row_lengths": (15, 6)}, r"row_lengths=\(15, 6\) cost 21 tokens a row, more than max_tokens=20"),
-        (([3, 0], [2, 2]), {}, "pair 1 .* has an empty side"),
+        (([3, 0], [2, 2]), {}, "row 1 .* the pair has an empty side"),
         (([3, 4, 5], [9, 9, 9]), {"num_processes": 2}, "3 batches of one pair each .* num_processes=2"),
         (([3], [2]), {"num_processes": 2}, "num_processes=2 must be"),
     ],

@@ -189,6 +189,12 @@ def test_a_run_without_a_step_saves_no_model(tmp_path, training):
     assert not (tmp_path / "out" / "model").exists()
 
 
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_pair_that_fits_into_no_batch_is_named_by_its_line(tmp_path, packing):
+    with pytest.raises(ValueError, match=r"pairs\.jsonl:7: the pair has 6 source and 6 target tokens, more than a batch of 11"):
+        start(tmp_path, lambda raw: raw["training"].update(max_tokens_per_batch=11, packing=packing))
+
+
 def test_a_tokenizer_that_was_cut_is_named(tmp_path):
     start(tmp_path, lambda raw: raw["training"].update(max_steps=1))
     (tmp_path / "out" / "tokenizer" / "tokenizer.json").write_text("")

@@ -162,6 +162,20 @@ def test_a_stream_of_documents_goes_on_where_it_stopped(tmp_path):
     assert torch.equal(*final)
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_pair_of_a_mixture_that_fits_into_no_batch_is_named_by_its_line(tmp_path, streaming):
+    rows = [{"source": "a cat", "target": "A"}, {"source": "so on and so on and on", "target": "B"}]
+    (tmp_path / "long.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    parts = [
+        {"json": "long.jsonl", "weight": 1, "streaming": streaming},
+        {"json": "long.jsonl", "weight": 1, "limit": 1, "name": "x"},
+    ]
+    raw = raw_recipe(tmp_path, data={"train": parts})
+    raw["training"]["max_tokens_per_batch"] = 9
+    with pytest.raises(ValueError, match=r"long\.jsonl:2: the pair has 8 source and 2 target tokens, more than a batch of 9"):
+        start(tmp_path, raw)
+
+
 def test_a_run_without_a_last_row_needs_an_end(tmp_path):
     raw = raw_recipe(tmp_path, data=STREAM)
     del raw["training"]["max_steps"]

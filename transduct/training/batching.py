@@ -17,6 +17,17 @@ import numpy as np
 from torch.utils.data import Sampler
 
 
+class UnfitPair(ValueError):
+    """A pair that fits into no batch: its number in the data set, counted from 0, and what is wrong with it."""
+
+    def __init__(self, number: int, complaint: str):
+        super().__init__(number, complaint)  # both, so that it may be pickled
+        self.number, self.complaint = number, complaint
+
+    def __str__(self) -> str:
+        return f"row {self.number} of the data set (counted from 0): the pair {self.complaint}"
+
+
 class EpochBatchSampler(Sampler[list[int]], ABC):
     """Batches of pairs that depend on `(seed, epoch)` alone, the same number of them in each epoch.
 
@@ -69,8 +80,8 @@ class TokenBudgetBatchSampler(EpochBatchSampler):
         num_processes: the number of batches is a multiple of it, and so many batches in a row cost about the same.
 
     Raises:
-        ValueError: without pairs or with fewer than processes, for lists of unequal length, and for a pair that alone costs more
-            than `max_tokens`.
+        ValueError: without pairs or with fewer than processes, and for lists of unequal length.
+        UnfitPair: (a `ValueError`) for a pair that alone costs more than `max_tokens`.
     """
 
     def __init__(
@@ -146,14 +157,15 @@ def check_lengths(
 
 
 def check_costs(lengths: np.ndarray, max_tokens: int) -> None:
-    """Raises ValueError for a pair, of lengths (2, pairs), that alone costs more than `max_tokens`."""
+    """Raises UnfitPair for a pair, of lengths (2, pairs), that alone costs more than `max_tokens`."""
     source, target = lengths
     cost = source + target
     worst = int(cost.argmax())
     if cost[worst] > max_tokens:
-        raise ValueError(
-            f"pair {worst} (counted from 0) has {source[worst]} source and {target[worst]} target tokens, "
-            f"more than max_tokens={max_tokens}: raise it, or limit the length of the data"
+        raise UnfitPair(
+            worst,
+            f"has {source[worst]} source and {target[worst]} target tokens, more than a batch of {max_tokens} may hold "
+            "(max_tokens_per_batch): raise that, or limit the length of the data",
         )
 
 

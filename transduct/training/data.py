@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from datasets.arrow_writer import ArrowWriter
 
-from transduct.training.encoding import Encoder, Example
+from transduct.training.encoding import ROWS_AT_ONCE, Encoder, Example, in_pieces
 from transduct.training.reading import BadRow, Row, files, function_file, open_dataset, read
 from transduct.training.recipe_data import FILES, SplitSource
 
@@ -99,6 +100,23 @@ def load(split: SplitSource, folder: Path, encoder: Encoder, cache: Path, name: 
         note = _make(path, split, folder, encoder, bad_rows)
         changed = _delete_others(path, name)
     return Loaded(Dataset.from_file(str(path)), note["rows"], Skipped(Counter(note["counts"]), note["first"]), changed)
+
+
+def origin_of(number: int, split: SplitSource, folder: Path, encoder: Encoder, bad_rows: str = "refuse") -> str:
+    """Where the row stands, "file:line", that became pair `number` (counted from 0) of `load`; the rows are read once more."""
+    left = number
+    for some in in_pieces(usable(read(split, folder, encoder.documents), bad_rows, Skipped()), ROWS_AT_ONCE):
+        made = len(list(usable(encoder(some), bad_rows, Skipped())))
+        if left < made:
+            return origin_among(some, encoder, left)
+        left -= made
+    raise IndexError(f"{split} has no pair {number}")
+
+
+def origin_among(rows: Iterable[Row], encoder: Encoder, number: int) -> str:
+    """Where the one of these rows stands whose example is `number`, among the usable examples of all of them."""
+    origins = (row.origin for row in rows for _ in usable(encoder([row]), "skip", Skipped()))
+    return next(islice(origins, number, None))
 
 
 def _make(path: Path, split: SplitSource, folder: Path, encoder: Encoder, bad_rows: str) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from transduct.training.batching import TokenBudgetBatchSampler
-from transduct.training.data import Skipped, usable
+from transduct.training.batching import TokenBudgetBatchSampler, UnfitPair
+from transduct.training.data import Skipped, origin_among, usable
 from transduct.training.data_position import DataPosition, Position
 from transduct.training.encoding import Encoder, Example
 from transduct.training.mixing import drawn_parts
@@ -55,14 +55,24 @@ class Part(Protocol):
     def examples(self, draws: list[Any]) -> Iterator[Example | BadRow]:
         """The examples of some draws, for each row one, several or none."""
 
+    def origin(self, draws: list[Any], number: int) -> str:
+        """Where the usable example `number` of some draws comes from, for a message."""
+
 
 @dataclass
 class MappedPart:
-    """Tokenised rows on disk, drawn in passes, each in a random order of its own."""
+    """Tokenised rows on disk, drawn in passes, each in a random order of its own.
+
+    Args:
+        name: in messages.
+        dataset: the examples.
+        origin_of: where an example of the data set comes from, "file:line", if that is known.
+    """
 
     name: str
     dataset: Dataset
     vary: Variation | None = None
+    origin_of: Callable[[int], str] | None = None
 
     def draws(self, seed: int, part: int, place: Place) -> Iterator[int]:
         while True:
@@ -75,6 +85,10 @@ class MappedPart:
         columns = self.dataset[draws]
         for values in zip(*columns.values(), strict=True):
             yield dict(zip(columns, values, strict=True))
+
+    def origin(self, draws: list[int], number: int) -> str:
+        row = draws[number]
+        return f"{self.name}, row {row} (counted from 0)" if self.origin_of is None else self.origin_of(row)
 
 
 @dataclass
@@ -105,6 +119,11 @@ class StreamedPart:
     def examples(self, draws: list[Row | BadRow]) -> Iterator[Example | BadRow]:
         yield from (row for row in draws if isinstance(row, BadRow))
         yield from self.encode(row for row in draws if isinstance(row, Row))
+
+    def origin(self, draws: list[Row | BadRow], number: int) -> str:
+        if self.encode.documents:  # of which a text may hold several
+            return self.name
+        return origin_among((row for row in draws if isinstance(row, Row)), self.encode, number)
 
 
 class Block(NamedTuple):
@@ -159,12 +178,16 @@ class EndlessData(IterableDataset):
         start = start or Position()
         notes = [{} for _ in self.parts] if start.places is None else start.places
         places = [Place(**note) for note in notes]
-        rows = [part.draws(self.seed, i, place) for i, (part, place) in enumerate(zip(self.parts, places, strict=True))]
+        rows = self._rows(places)
         for number in count(start.block):
             before = [place.note() for place in places]
             draws = self._draw(rows, number)
             if number >= first and (number - first) % step == 0:
                 yield self._block(number, before, draws)
+
+    def _rows(self, places: list[Place]) -> list[Iterator[Any]]:
+        """The draws of each part from its place on."""
+        return [part.draws(self.seed, i, place) for i, (part, place) in enumerate(zip(self.parts, places, strict=True))]
 
     def _draw(self, rows: list[Iterator[Any]], number: int) -> list[list[Any]]:
         """The draws of a block, by parts."""
@@ -187,7 +210,11 @@ class EndlessData(IterableDataset):
         return Block(number, before, examples, skipped)
 
     def batches(self, block: Block, max_tokens: int | None, rows: int) -> list[list[Example]]:
-        """A block in batches of at most `max_tokens` tokens with their padding, or of `rows` examples, in random order."""
+        """A block in batches of at most `max_tokens` tokens with their padding, or of `rows` examples, in random order.
+
+        Raises:
+            BadRow: (a `ValueError`) for an example of more than `max_tokens`, whatever `bad_rows` says.
+        """
         if not block.examples:
             return []
         if max_tokens is None:
@@ -200,13 +227,20 @@ class EndlessData(IterableDataset):
     def _sampler(self, block: Block, max_tokens: int) -> TokenBudgetBatchSampler:
         sources = [len(example["input_ids"]) for example in block.examples]
         targets = [0 if self.one_stack else len(example["labels"]) for example in block.examples]
-        longest = int(np.argmax(np.add(sources, targets)))
-        if sources[longest] + targets[longest] > max_tokens:
-            raise ValueError(
-                f"an example has {sources[longest]} source and {targets[longest]} target tokens, more than "
-                f"max_tokens_per_batch={max_tokens}: raise it, or limit the length of the data"
-            )
-        return TokenBudgetBatchSampler(sources, targets, max_tokens, seed=self.seed)
+        try:
+            return TokenBudgetBatchSampler(sources, targets, max_tokens, seed=self.seed)
+        except UnfitPair as unfit:
+            raise BadRow(self._origin(block, unfit.number), f"the pair {unfit.complaint}", "long pair") from unfit
+
+    def _origin(self, block: Block, number: int) -> str:
+        """Where an example of a block comes from; its rows are drawn once more."""
+        draws = self._draw(self._rows([Place(**note) for note in block.places]), block.number)
+        for part, drawn in zip(self.parts, draws, strict=True):
+            made = len(list(usable(part.examples(drawn), "skip", Skipped()))) if drawn else 0
+            if number < made:
+                return part.origin(drawn, number)
+            number -= made
+        raise AssertionError("a block has no other examples")
 
 
 class _CollatedBlocks(IterableDataset):

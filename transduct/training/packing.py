@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import Dataset
 
 from transduct.loss import IGNORE_INDEX
-from transduct.training.batching import EpochBatchSampler, check_costs, check_lengths, uneven_shares
+from transduct.training.batching import EpochBatchSampler, UnfitPair, check_costs, check_lengths, uneven_shares
 
 FULL = 0.986
 """Share of places filled at which rows are long enough."""
@@ -48,7 +48,8 @@ class PackedBatchSampler(EpochBatchSampler):
         num_processes: the number of batches is a multiple of it, and so many batches in a row cost about the same.
 
     Raises:
-        ValueError: for lengths of no pairs, unequal in number or not positive, and for a pair that fits in no row.
+        ValueError: for lengths of no pairs, or unequal in number.
+        UnfitPair: (a `ValueError`) for a pair with an empty side, and for one that fits in no row.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class PackedBatchSampler(EpochBatchSampler):
         check_costs(self.lengths, max_tokens)
         if self.lengths.min() < 1:
             pair = int(self.lengths.min(0).argmin())
-            raise ValueError(f"pair {pair} (counted from 0) has an empty side: packing needs at least one token on both")
+            raise UnfitPair(pair, "has an empty side: packing needs at least one token on both")
         if row_lengths is None:
             classes = row_classes(self.lengths, max_tokens, num_processes)
         else:
@@ -288,9 +289,10 @@ def _check_row_lengths(lengths: np.ndarray, pairs: np.ndarray, row_lengths: tupl
     if too_long.any():
         pair = int(pairs[too_long.argmax()])
         (source, target), (source_room, target_room) = lengths[:, pair], row_lengths
-        raise ValueError(
-            f"pair {pair} (counted from 0) has {source} source and {target} target tokens, but a row holds {source_room} and "
-            f"{target_room}: raise row_lengths or max_tokens={max_tokens}, or limit the length of the data"
+        raise UnfitPair(
+            pair,
+            f"has {source} source and {target} target tokens, but a row holds {source_room} and {target_room}: raise row_lengths "
+            f"or max_tokens={max_tokens}, or limit the length of the data",
         )
     if sum(row_lengths) > max_tokens:
         raise ValueError(f"row_lengths={row_lengths} cost {sum(row_lengths)} tokens a row, more than max_tokens={max_tokens}")

@@ -30,6 +30,7 @@ from transformers.utils import logging as transformers_logging
 from transduct import register
 from transduct.training.adapters import prepare_weights
 from transduct.training.arguments import TransductTrainingArguments
+from transduct.training.batching import UnfitPair
 from transduct.training.building import (
     AUTO_CLASSES,
     build_arguments,
@@ -106,7 +107,12 @@ def _run(recipe: Recipe, fresh: bool, console: Console) -> Outcome:
     signals = StopOnSignal()
     trainer.add_callback(signals)
     with signals.listening():
-        _train(trainer, output / "checkpoints", console)
+        try:
+            _train(trainer, output / "checkpoints", console)
+        except UnfitPair as unfit:
+            data = RunData(recipe, output / "data", _data_seed(args), console)
+            origin = data.origin(trainer.processing_class, unfit.number)
+            raise ValueError(f"{origin}: the pair {unfit.complaint}") from unfit
     if isinstance(trainer.train_dataset, EndlessData) and trainer.train_dataset.skipped:
         console.print(f"train: {trainer.train_dataset.skipped}", highlight=False, markup=False, soft_wrap=True)
     if signals.received is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from datasets import Dataset
 from rich.console import Console
 
-from transduct.training.data import Loaded, Skipped, load, usable
+from transduct.training.data import Loaded, Skipped, load, origin_of, usable
 from transduct.training.encoding import DocumentEncoder, Encoder, KeepTexts, PairEncoder
 from transduct.training.endless import EndlessData, MappedPart, Part, StreamedPart, Variation
 from transduct.training.mixing import mixing_rates, weighted_rates
@@ -66,6 +66,14 @@ class RunData:
         one_stack = model_kind(self.recipe.objective) != "TransductForConditionalGeneration"
         return EndlessData(parts, rates, self.seed, data.buffer_rows, data.bad_rows, one_stack)
 
+    def origin(self, tokenizer: Any, number: int) -> str:
+        """Where the row stands, "file:line", of pair `number` of `training`, where that is a `Dataset`."""
+        split = self.recipe.data.parts[0]
+        return self._origin(split, self._encoder(tokenizer, split), number)
+
+    def _origin(self, split: SplitSource, encoder: Encoder, number: int) -> str:
+        return origin_of(number, split, self.recipe.folder, encoder, self.recipe.data.bad_rows)
+
     def _part(self, tokenizer: Any, split: SplitSource, name: str) -> Part:
         subwords = self.recipe.data.subwords
         encoder = self._encoder(tokenizer, split, "no" if subwords is None else "pair")
@@ -79,7 +87,8 @@ class RunData:
             rows = partial(read, split, self.recipe.folder, encoder.documents)
             self.console.print(f"{name}: streamed from {split}", highlight=False, markup=False)
             return StreamedPart(str(split), rows, encoder, vary)
-        return MappedPart(str(split), self._load(split, encoder, name).dataset, vary)
+        origin = None if encoder.documents else partial(self._origin, split, encoder)
+        return MappedPart(str(split), self._load(split, encoder, name).dataset, vary, origin)
 
     def _rates(self, parts: list[Part]) -> np.ndarray:
         data = self.recipe.data

@@ -223,6 +223,7 @@ class _Stack(NamedTuple):
     """The sizes of the encoder or the decoder."""
 
     layers: int
+    max_positions: int
     d_model: int
     d_ff: int
     heads: int
@@ -244,6 +245,7 @@ class _Stack(NamedTuple):
         value_width = config.d_value or width
         return cls(
             layers=config.encoder_layers if encoder else config.decoder_layers,
+            max_positions=config.max_positions if encoder else config.resolved_decoder_max_positions,
             d_model=config.d_model,
             d_ff=config.d_ff if encoder else config.resolved_decoder_d_ff,
             heads=heads,
@@ -303,7 +305,7 @@ def _embeddings(config: TransductConfig) -> Iterator[_Tensor]:
 
 def _positions(config: TransductConfig, stack: _Stack) -> Iterator[_Tensor]:
     if config.positions == "learned":
-        yield _Tensor("positions", (config.max_positions + config.position_offset, stack.d_model))
+        yield _Tensor("positions", (stack.max_positions + config.position_offset, stack.d_model))
     if config.positions == "relative_bias":
         yield _Tensor("positions", (config.relative_buckets, stack.heads), stack.layers if config.relative_bias_per_layer else 1)
 

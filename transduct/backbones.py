@@ -20,7 +20,7 @@ class ResizableVocabularies(TransductPreTrainedModel):
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """Resize every matrix of the vocabulary; of the source's only, if the target has a vocabulary of its own."""
-        if self.config.tie_embeddings in ("all", "source_target"):
+        if self.config.tie_embeddings in ("all", "source_target") or self.config.encoder_input == "features":
             resized = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
             if self.config.decoder_vocab_size is not None:
                 self.config.decoder_vocab_size = resized.num_embeddings
@@ -73,9 +73,13 @@ class TransductModel(ResizableVocabularies):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.embed_tokens
+        """The source's table; the target's where the source is features."""
+        return self.decoder.embed_tokens if self.config.encoder_input == "features" else self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
+        if self.config.encoder_input == "features":
+            self.decoder.embed_tokens = value
+            return
         self.encoder.embed_tokens = value
         if self.config.tie_embeddings in ("all", "source_target"):
             self.decoder.embed_tokens.weight = value.weight
@@ -101,6 +105,7 @@ class TransductModel(ResizableVocabularies):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        input_features: torch.Tensor | None = None,
     ) -> Seq2SeqModelOutput | tuple:
         """Source (B, S) and target inputs (B*N, T) to decoder states (B*N, T, D); N consecutive target rows share a source.
 
@@ -111,6 +116,8 @@ class TransductModel(ResizableVocabularies):
             decoder_attention_mask: (B*N, past + T), or boolean per query.
             segment_ids, decoder_segment_ids: several pairs a row, numbered from 1, 0 at padding.
             encoder_outputs: of an earlier call, instead of the source.
+            input_features: (B, S, feature_size), or (B, feature_size, S) as `config.feature_layout` says, in place of `input_ids`
+                for `config.encoder_input="features"`; `attention_mask` is then (B, S), True or 1 at real frames.
 
         Raises:
             ValueError: for missing or contradictory inputs, ids outside the vocabulary, empty batches, too long sequences.
@@ -124,15 +131,16 @@ class TransductModel(ResizableVocabularies):
             attention_mask = infer_padding_mask(input_ids, self.config.pad_token_id, self.config.eos_token_id)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
-                input_ids, attention_mask, inputs_embeds, position_ids=position_ids, segment_ids=segment_ids, **options
-            )
+                input_ids, attention_mask, inputs_embeds, position_ids=position_ids, segment_ids=segment_ids,
+                input_features=input_features, **options,
+            )  # fmt: skip
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
         assert not isinstance(encoder_outputs, tuple)
         if cross_attention_mask is None and attention_mask is not None:
-            cross_attention_mask = attention_mask
-            while cross_attention_mask.ndim > 2:  # what some query of the encoder sees, the decoder may see
-                cross_attention_mask = cross_attention_mask.any(1)  # (B, S)
+            cross_attention_mask = self.encoder.states_mask(attention_mask, encoder_outputs.last_hidden_state.shape[1])
+            while cross_attention_mask is not None and cross_attention_mask.ndim > 2:
+                cross_attention_mask = cross_attention_mask.any(1)  # (B, S): what some query of the encoder sees
         decoder_outputs = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,
@@ -161,7 +169,7 @@ class TransductModel(ResizableVocabularies):
 
 
 class TransductEncoderModel(TransductPreTrainedModel):
-    """The encoder alone, as a text encoder."""
+    """The encoder alone, as an encoder of text or of features."""
 
     _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^(model\.)?decoder\."]
 
@@ -172,10 +180,13 @@ class TransductEncoderModel(TransductPreTrainedModel):
         self.encoder = Encoder(config)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.embed_tokens
+    def get_input_embeddings(self) -> nn.Module:
+        """The token table, or the stem that features come through."""
+        return self.encoder.embed_tokens if self.encoder.stem is None else self.encoder.stem
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
+        if self.encoder.stem is not None:
+            raise ValueError('there is no token table to set: the source of encoder_input="features" has none')
         self.encoder.embed_tokens = value
 
     def forward(
@@ -188,6 +199,7 @@ class TransductEncoderModel(TransductPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        input_features: torch.Tensor | None = None,
     ) -> BaseModelOutput | tuple:
         """Source (B, S) to states (B, S, D), zero at padding; arguments as those of `TransductModel`."""
         attentions, states, return_dict = self.return_options(output_attentions, output_hidden_states, return_dict)
@@ -202,4 +214,5 @@ class TransductEncoderModel(TransductPreTrainedModel):
             output_attentions=attentions,
             output_hidden_states=states,
             return_dict=return_dict,
+            input_features=input_features,
         )

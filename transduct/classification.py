@@ -13,7 +13,7 @@ from .backbones import ResizableVocabularies, TransductEncoderModel, TransductMo
 from .configuration import TransductConfig
 from .loss import IGNORE_INDEX
 from .masks import infer_padding_mask
-from .pretrained import TransductPreTrainedModel
+from .pretrained import TransductPreTrainedModel, refuse_features
 
 
 def shift_right(ids: torch.Tensor, config: TransductConfig) -> torch.Tensor:
@@ -65,7 +65,10 @@ class ClassificationHead(nn.Module):
 
 
 class TransductForSequenceClassification(TextClassifier):
-    """A label of the whole source, from the decoder's state at its last end token: source and target inputs are one text."""
+    """A label of the whole source, from the decoder's state at its last end token: source and target inputs are one text.
+
+    Features have no text to repeat: the decoder then reads its start token alone, whose state is classified.
+    """
 
     new_head = "classification_head."
     accepts_loss_kwargs = False
@@ -86,34 +89,50 @@ class TransductForSequenceClassification(TextClassifier):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        input_features: torch.Tensor | None = None,
         **inputs,
     ) -> Seq2SeqSequenceClassifierOutput | tuple:
         """Logits (B, labels). `decoder_input_ids` default to the source, shifted right (T5, BART).
 
         Args:
             labels: (B) class ids, or floats (B, labels) for regression and several labels at once (`config.problem_type`).
+            input_features: (B, S, feature_size) in place of `input_ids`, for `config.encoder_input="features"`.
             inputs: further arguments of `TransductModel`.
 
         Raises:
-            ValueError: if a row has no end token.
+            ValueError: if a row has no end token, or for decoder inputs beside features.
         """
         return_dict = self.return_options(None, None, return_dict)[2]
-        if input_ids is None:
+        of_features = self.config.encoder_input == "features"
+        text_mask = None
+        if of_features:
+            decoder_input_ids = self.start_tokens(input_features, decoder_input_ids)
+        elif input_ids is None:
             raise ValueError("sequence classification needs input_ids: the state at their last end token is classified")
-        text_mask = self.text_mask(input_ids, attention_mask)
-        if decoder_input_ids is None:
+        else:
+            text_mask = self.text_mask(input_ids, attention_mask)
+        if decoder_input_ids is None and input_ids is not None:
             decoder_input_ids = shift_text(input_ids, text_mask, self.config)
             inputs.setdefault("decoder_attention_mask", text_mask)
         inputs.setdefault("use_cache", False)
         outputs = self.model(
-            input_ids, attention_mask, decoder_input_ids, return_dict=True,
+            input_ids, attention_mask, decoder_input_ids, return_dict=True, input_features=input_features,
             output_attentions=output_attentions, output_hidden_states=output_hidden_states, **inputs,
         )  # fmt: skip
-        logits = self.classification_head(self.last_end_state(outputs.last_hidden_state, input_ids, text_mask))  # (B, labels)
+        hidden = outputs.last_hidden_state  # (B, T, D)
+        logits = self.classification_head(
+            hidden[:, 0] if of_features else self.last_end_state(hidden, input_ids, text_mask)
+        )  # (B, labels)
         output = Seq2SeqSequenceClassifierOutput(logits=logits, **without(outputs, "last_hidden_state"))
         if labels is not None:
             output = Seq2SeqSequenceClassifierOutput(loss=self.loss(logits, labels.to(logits.device)), **output)
         return output if return_dict else output.to_tuple()
+
+    def start_tokens(self, features: torch.Tensor | None, decoder_input_ids: torch.Tensor | None) -> torch.Tensor:
+        """Decoder inputs (B, 1) for a source of features."""
+        if features is None or decoder_input_ids is not None:
+            raise ValueError("sequence classification of features needs input_features, and makes decoder_input_ids itself")
+        return shift_right(torch.zeros(len(features), 1, dtype=torch.long, device=features.device), self.config)
 
     def last_end_state(self, hidden: torch.Tensor, input_ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """The state (B, D) at the last end token of each row."""
@@ -148,6 +167,7 @@ class TransductForQuestionAnswering(TextClassifier):
     _keys_to_ignore_on_load_unexpected = [r"^lm_head\."]
 
     def __init__(self, config: TransductConfig):
+        refuse_features(type(self), config)
         super().__init__(config)
         self.model = TransductModel(config)
         self.qa_outputs = nn.Linear(config.d_model, 2)
@@ -227,7 +247,10 @@ class TransductForTokenClassification(TransductPreTrainedModel):
         return_dict: bool | None = None,
         **inputs,
     ) -> TokenClassifierOutput | tuple:
-        """Logits (B, S, labels); `labels` (B, S) with -100 ignored, the loss being the mean over the others."""
+        """Logits (B, S, labels); `labels` (B, S) with -100 ignored, the loss being the mean over the others.
+
+        With features, one for each state that the stem makes.
+        """
         return_dict = self.return_options(None, None, return_dict)[2]
         outputs = self.model(
             input_ids, attention_mask, return_dict=True,

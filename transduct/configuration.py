@@ -26,6 +26,7 @@ AUTO_MAP = {
     "AutoConfig": "configuration.TransductConfig",
     "AutoModel": "modeling.TransductModel",
     "AutoModelForSeq2SeqLM": "modeling.TransductForConditionalGeneration",
+    "AutoModelForSpeechSeq2Seq": "modeling.TransductForConditionalGeneration",
     "AutoModelForTextEncoding": "modeling.TransductEncoderModel",
     "AutoModelForCausalLM": "modeling.TransductForCausalLM",
     "AutoModelForMaskedLM": "modeling.TransductForMaskedLM",
@@ -59,7 +60,8 @@ class TransductConfig(PreTrainedConfig):
 
     # ---- sizes ----------------------------------------------------------------------------------------------------
     vocab_size: int = 37000
-    """Tokens of the source vocabulary, and of the target's too unless `decoder_vocab_size` is set (section 5.1: 37,000)."""
+    """Tokens of the source vocabulary, and of the target's too unless `decoder_vocab_size` is set (section 5.1: 37,000). Of the
+    target's where the source is features."""
     decoder_vocab_size: int | None = None
     """Tokens of the target vocabulary; None: one vocabulary for both sides."""
     d_model: int = 512
@@ -94,6 +96,8 @@ class TransductConfig(PreTrainedConfig):
     """Whether layer norms have a bias. RMSNorm never has one."""
     embedding_norm: bool = False
     """A layer norm on embedding + position (BART)."""
+    decoder_embedding_norm: Literal["after_positions", "before_positions"] = "after_positions"
+    """Whether the decoder's `embedding_norm` sees the positions too, or they are added to its output (BlenderBot small)."""
     final_norm: bool | None = None
     """A norm at the end of each stack; None: exactly when `norm_position` is "pre"."""
 
@@ -102,10 +106,15 @@ class TransductConfig(PreTrainedConfig):
     """How order enters: added (section 3.5; Table 3 E), T5's bias by distance bucket, rotated queries and keys, ALiBi, or not."""
     max_positions: int = 1024
     """Longest source or target in tokens: a hard limit for "learned" only; the first table size for "sinusoidal"."""
+    decoder_max_positions: int | None = None
+    """The same of the target, where it differs (Whisper: 1,500 frames, 448 tokens); None: `max_positions`."""
     position_offset: int = 0
-    """Rows of the learned table before position 0 (BART: 2)."""
-    sinusoid_layout: Literal["interleaved", "halves"] = "interleaved"
-    """sin and cos in alternating columns (section 3.5), or sin in the first half and cos in the second (Marian, fairseq)."""
+    """Rows of the table before position 0, learned (BART: 2) or sinusoidal (fairseq, M2M100: 2)."""
+    freeze_encoder_positions: bool = False
+    """The encoder's learned positions are constants that a checkpoint brings (Whisper)."""
+    sinusoid_layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"
+    """sin and cos in alternating columns (section 3.5), or all sines first (Marian, Pegasus), or that with wavelengths which
+    reach 10,000 * 2 pi itself (tensor2tensor, fairseq, M2M100); see `positions.sinusoid_table`."""
     relative_buckets: int = 32
     """Distance buckets of the relative bias (T5, section 2.1)."""
     relative_max_distance: int = 128
@@ -133,9 +142,11 @@ class TransductConfig(PreTrainedConfig):
 
     # ---- embeddings -----------------------------------------------------------------------------------------------
     scale_embeddings: bool = True
-    """Multiply embeddings by sqrt(d_model) before positions are added (section 3.4)."""
+    """Multiply embeddings of tokens by sqrt(d_model) before positions are added (section 3.4). What a stem makes of features is
+    not multiplied."""
     tie_embeddings: Literal["all", "source_target", "target_output", "none"] = "all"
-    """Which of source embedding, target embedding and output projection are one matrix (section 3.4: all)."""
+    """Which of source embedding, target embedding and output projection are one matrix (section 3.4: all). A source of features
+    has no embedding: "target_output" or "none"."""
     freeze_padding_embedding: bool = False
     """The embedding of `pad_token_id` starts at zero and looking it up trains nothing (BART, Marian)."""
     logits_bias: bool = False
@@ -145,11 +156,19 @@ class TransductConfig(PreTrainedConfig):
 
     # ---- source ---------------------------------------------------------------------------------------------------
     encoder_input: Literal["tokens", "features"] = "tokens"
-    """Token ids, or float vectors of `feature_size` (speech, patches, series). Features are not implemented yet."""
+    """Token ids, or float vectors of `feature_size` (speech frames, image patches, time series), a frame each."""
     feature_size: int | None = None
     """Width of one input vector, for `encoder_input="features"`."""
     feature_stem: Literal["linear", "conv"] = "linear"
-    """How features enter the encoder: one projection, or Whisper's two convolutions."""
+    """How features enter the encoder: one projection, or two convolutions of kernel 3, the second of which makes one state of two
+    frames (Whisper, arXiv 2212.04356, section 2.2). `max_positions` counts states."""
+    feature_activation: str = "gelu"
+    """After each convolution of the stem: any name of `ACT2FN` (Whisper: "gelu")."""
+    feature_layout: Literal["time_first", "channels_first"] = "time_first"
+    """Form of `input_features`: (rows, frames, feature_size), or as `WhisperFeatureExtractor` has it (rows, feature_size, frames)."""
+    feature_padding: Literal["hidden", "seen"] = "hidden"
+    """Frames that `attention_mask` excludes are hidden, or are input like any other. Whisper sees the silence at the end of its 30
+    seconds: no mask was there when it was trained, and none changes its states."""
 
     # ---- regularisation -------------------------------------------------------------------------------------------
     dropout: float | int = 0.1
@@ -164,6 +183,8 @@ class TransductConfig(PreTrainedConfig):
     """Probability inside the classification heads."""
     layer_drop: float | int = 0.0
     """Probability of skipping a whole layer while training (arXiv 1909.11556)."""
+    decoder_layer_drop: float | int | None = None
+    """The same in the decoder; None: `layer_drop`."""
 
     # ---- loss -----------------------------------------------------------------------------------------------------
     label_smoothing: float | int = 0.0
@@ -186,6 +207,10 @@ class TransductConfig(PreTrainedConfig):
     """End of sequence; a list: any of them ends it."""
     decoder_start_token_id: int | None = 0
     """First input of the decoder. Marian and T5 use the padding token, BART uses `</s>`."""
+
+    # ---- origin ---------------------------------------------------------------------------------------------------
+    origin: dict[str, Any] | None = None
+    """Of an imported checkpoint: what `transduct.convert` must know to write it back; see there."""
 
     # ---- runtime --------------------------------------------------------------------------------------------------
     use_cache: bool = True
@@ -229,6 +254,7 @@ class TransductConfig(PreTrainedConfig):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         for name in (
             "decoder_vocab_size", "d_kv", "d_value", "decoder_d_ff", "decoder_num_heads", "num_key_value_heads", "feature_size",
+            "decoder_max_positions",
         ):  # fmt: skip
             value = getattr(self, name)
             _require(value is None or value >= 1, name, value, "must be None or at least 1")
@@ -236,6 +262,10 @@ class TransductConfig(PreTrainedConfig):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "must not be negative")
         for name in ("dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "layer_drop", "label_smoothing"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must lie in [0, 1)")
+        drop = self.decoder_layer_drop
+        _require(drop is None or 0 <= drop < 1, "decoder_layer_drop", drop, "must be None or lie in [0, 1)")
+        before = self.decoder_embedding_norm == "before_positions"
+        _require(self.embedding_norm or not before, "decoder_embedding_norm", "before_positions", "needs embedding_norm=True")
         for name in ("norm_eps", "initializer_std", "rotary_base"):
             _require(0 < getattr(self, name) < inf, name, getattr(self, name), "must be positive and finite")
         _require(0 <= self.z_loss < inf, "z_loss", self.z_loss, "must be finite and not negative")
@@ -246,8 +276,7 @@ class TransductConfig(PreTrainedConfig):
         self._validate_tokens()
         frozen = self.freeze_padding_embedding
         _require(not frozen or self.pad_token_id is not None, "freeze_padding_embedding", frozen, "needs a pad_token_id")
-        if self.encoder_input == "features":
-            _require(self.feature_size is not None, "feature_size", None, 'is needed for encoder_input="features"')
+        self._validate_features()
 
     def _validate_heads(self):
         for name, heads in (("num_heads", self.num_heads), ("decoder_num_heads", self.resolved_decoder_num_heads)):
@@ -261,6 +290,8 @@ class TransductConfig(PreTrainedConfig):
     def _validate_positions(self):
         if self.positions == "sinusoidal":
             _require(self.d_model % 2 == 0, "d_model", self.d_model, 'must be even for positions="sinusoidal"')
+            rule = 'must be at least 4 for sinusoid_layout="tensor2tensor"'
+            _require(self.sinusoid_layout != "tensor2tensor" or self.d_model >= 4, "d_model", self.d_model, rule)
         if self.positions == "rotary":
             for heads in (self.num_heads, self.resolved_decoder_num_heads):
                 width = self.d_kv or self.d_model // heads
@@ -273,14 +304,31 @@ class TransductConfig(PreTrainedConfig):
             _require(distance > buckets // 2, "relative_max_distance", distance, rule)
         rule = 'belongs to positions="relative_bias"'
         _require(self.positions == "relative_bias" or not self.relative_bias_per_layer, "relative_bias_per_layer", True, rule)
+        rule = 'belongs to positions="learned" or "sinusoidal"'
+        has_table = self.positions in ("learned", "sinusoidal")
+        _require(has_table or self.position_offset == 0, "position_offset", self.position_offset, rule)
         rule = 'belongs to positions="learned"'
-        _require(self.positions == "learned" or self.position_offset == 0, "position_offset", self.position_offset, rule)
+        _require(self.positions == "learned" or not self.freeze_encoder_positions, "freeze_encoder_positions", True, rule)
 
     def _validate_vocabularies(self):
         if self.decoder_vocab_size not in (None, self.vocab_size):
             sizes = f"decoder_vocab_size={self.decoder_vocab_size} and vocab_size={self.vocab_size}"
             rule = f"needs two vocabularies of one size, but {sizes}"
             _require(self.tie_embeddings in ("target_output", "none"), "tie_embeddings", self.tie_embeddings, rule)
+
+    def _validate_features(self):
+        rule = f"must be one of {sorted(ACT2FN)}"
+        _require(self.feature_activation in ACT2FN, "feature_activation", self.feature_activation, rule)
+        if self.encoder_input == "tokens":
+            defaults = {"feature_size": None, "feature_stem": "linear", "feature_layout": "time_first", "feature_padding": "hidden"}
+            for name, value in defaults.items():
+                _require(getattr(self, name) == value, name, getattr(self, name), 'belongs to encoder_input="features"')
+            return
+        _require(self.feature_size is not None, "feature_size", None, 'is needed for encoder_input="features"')
+        rule = 'must be "target_output" or "none": a source of features has no embedding to tie'
+        _require(self.tie_embeddings in ("target_output", "none"), "tie_embeddings", self.tie_embeddings, rule)
+        rule = "must be None: a source of features has no vocabulary, and vocab_size is the target's"
+        _require(self.decoder_vocab_size is None, "decoder_vocab_size", self.decoder_vocab_size, rule)
 
     def _validate_tokens(self):
         smallest = min(self.vocab_size, self.resolved_decoder_vocab_size)
@@ -307,6 +355,14 @@ class TransductConfig(PreTrainedConfig):
         return self.decoder_num_heads or self.num_heads
 
     @property
+    def resolved_decoder_max_positions(self) -> int:
+        return self.decoder_max_positions or self.max_positions
+
+    @property
+    def resolved_decoder_layer_drop(self) -> float:
+        return self.layer_drop if self.decoder_layer_drop is None else self.decoder_layer_drop
+
+    @property
     def resolved_final_norm(self) -> bool:
         return self.norm_position == "pre" if self.final_norm is None else self.final_norm
 
@@ -330,6 +386,7 @@ class TransductConfig(PreTrainedConfig):
             d_ff=self.resolved_decoder_d_ff,
             num_heads=self.resolved_decoder_num_heads,
             encoder_layers=self.decoder_layers,
+            max_positions=self.resolved_decoder_max_positions,
         )
         return view
 

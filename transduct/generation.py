@@ -97,11 +97,10 @@ class TransductGenerationMixin(GenerationMixin):
     def _prepare_generated_length(
         self, generation_config, has_default_max_length, has_default_min_length, model_input_name, input_ids_length, inputs_tensor
     ):
-        limit = self.config.max_positions + 1 if self.config.positions == "learned" else None  # the last token is never read
+        most = self.config.resolved_decoder_max_positions
+        limit = most + 1 if self.config.positions == "learned" else None  # the last token is never read
         if limit is not None and input_ids_length >= limit:
-            raise ValueError(
-                f"a prompt of {input_ids_length} tokens leaves none to generate within max_positions={self.config.max_positions}"
-            )
+            raise ValueError(f"a prompt of {input_ids_length} tokens leaves none to generate within max_positions={most}")
         if has_default_max_length and generation_config.max_new_tokens is None:
             generation_config.max_new_tokens = inputs_tensor.shape[1] + EXTRA_TOKENS
             lengths = getattr(generation_config, "_source_lengths", None)
@@ -115,7 +114,7 @@ class TransductGenerationMixin(GenerationMixin):
         if limit is not None and generation_config.max_length > limit:
             raise ValueError(
                 f"max_length={generation_config.max_length} (prompt and new tokens) exceeds what max_positions="
-                f"{self.config.max_positions} learned positions can decode; ask for at most {limit - input_ids_length} new tokens"
+                f"{most} learned positions can decode; ask for at most {limit - input_ids_length} new tokens"
             )
         return generation_config
 

@@ -28,7 +28,7 @@ from .generation import TransductGenerationMixin
 from .layers import Linear
 from .loss import IGNORE_INDEX, cross_entropy, cross_entropy_of_chunks, cross_entropy_of_logits
 from .masks import check_shape
-from .pretrained import TransductPreTrainedModel, one_cache
+from .pretrained import TransductPreTrainedModel, one_cache, refuse_features
 from .stacks import Decoder, check_ids
 
 __all__ = [
@@ -132,6 +132,7 @@ class TransductForConditionalGeneration(TransductGenerationMixin, ResizableVocab
         logits_to_keep: int = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool | None = None,
+        input_features: torch.Tensor | None = None,
     ) -> Seq2SeqLMOutput | tuple:
         """Loss and logits. Arguments that are not listed are those of `TransductModel.forward`.
 
@@ -162,6 +163,7 @@ class TransductForConditionalGeneration(TransductGenerationMixin, ResizableVocab
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, cross_attention_mask, position_ids,
             decoder_position_ids, segment_ids, decoder_segment_ids, encoder_outputs, cache, past_key_values, inputs_embeds,
             decoder_inputs_embeds, use_cache, output_attentions, output_hidden_states, return_dict=True,
+            input_features=input_features,
         )  # fmt: skip
         hidden = outputs.last_hidden_state  # (B*N, T, D)
         logits = self.project(hidden[:, -logits_to_keep:] if logits_to_keep else hidden) if with_logits else None
@@ -178,6 +180,7 @@ class TransductForMaskedLM(OutputProjection):
     _keys_to_ignore_on_load_unexpected = [r"^model\.decoder\."]
 
     def __init__(self, config: TransductConfig):
+        refuse_features(type(self), config)
         config = copy.deepcopy(config)
         config.is_encoder_decoder = False
         super().__init__(config)
@@ -225,6 +228,8 @@ class TransductForMaskedLM(OutputProjection):
 
 class TransductForCausalLM(TransductGenerationMixin, OutputProjection):
     """The decoder without cross-attention: a language model, or with `prefix_mask` a prefix-LM."""
+
+    reads_source = False
 
     def __init__(self, config: TransductConfig):
         config = copy.deepcopy(config)

@@ -5,7 +5,8 @@
 - Applied to queries and keys: `RotaryPositions` (arXiv 2104.09864, in the half-split order of Llama).
 
 Positions are tensors `(B or 1, T)`, counted from the first real token of each row, so padding on either side changes nothing.
-Sinusoids are computed in float64 and rounded to float32, as in every published implementation, before they take the model's type.
+Sinusoids are computed in float64 (but see `sinusoid_table`) and rounded to float32, as in every published implementation, before
+they take the model's type.
 """
 
 import math
@@ -18,11 +19,16 @@ def sinusoid_table(length: int, d_model: int, layout: str) -> torch.Tensor:
     """`PE(pos, 2i) = sin(pos / 10000^(2i/d))`, `PE(pos, 2i+1) = cos(...)` (section 3.5), computed in float64.
 
     Args:
-        layout: "interleaved" alternates sin and cos as in the paper; "halves" puts all sines first (Marian, fairseq).
+        layout: "interleaved" alternates sin and cos as in the paper; "halves" puts all sines first (Marian, Pegasus);
+            "tensor2tensor" does too, but divides by 10000^(i/(d/2-1)), in float32 as its heirs do (fairseq, M2M100).
 
     Returns:
         float32 tensor `(length, d_model)`.
     """
+    if layout == "tensor2tensor":
+        exponent = torch.arange(d_model // 2).float() * -(math.log(10000.0) / (d_model // 2 - 1))  # (D/2)
+        angles = torch.arange(length).float()[:, None] * exponent.exp()  # (length, D/2)
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)  # (length, D)
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model  # (D/2)
     angles = torch.arange(length, dtype=torch.float64)[:, None] / 10000.0**exponent  # (length, D/2)
     if layout == "interleaved":
@@ -33,25 +39,26 @@ def sinusoid_table(length: int, d_model: int, layout: str) -> torch.Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sinusoids. The table starts with `max_positions` rows and grows when a longer sequence comes."""
+    """Fixed sinusoids, `offset` rows into the table. It starts with room for `max_positions` and grows with longer sequences."""
 
     table: torch.Tensor
 
-    def __init__(self, max_positions: int, d_model: int, layout: str):
+    def __init__(self, max_positions: int, d_model: int, layout: str, offset: int = 0):
         super().__init__()
         self.d_model = d_model
         self.layout = layout
-        self.register_buffer("table", sinusoid_table(max_positions, d_model, layout), persistent=False)
+        self.offset = offset
+        self.register_buffer("table", sinusoid_table(max_positions + offset, d_model, layout), persistent=False)
 
     def forward(self, positions: torch.Tensor, length: int | None) -> torch.Tensor:
         """Look up `positions` (B or 1, T), all below `length` (None: known to fit) -> (B or 1, T, D)."""
         table = self.table
-        if length is not None and length > table.shape[0]:
-            rows = length if torch.compiler.is_compiling() else max(length, 2 * table.shape[0])
+        if length is not None and length + self.offset > table.shape[0]:
+            rows = length + self.offset if torch.compiler.is_compiling() else max(length + self.offset, 2 * table.shape[0])
             table = sinusoid_table(rows, self.d_model, self.layout).to(table)
             if not torch.compiler.is_compiling():
                 self.table = table
-        return table[positions]  # (B or 1, T, D)
+        return table[positions + self.offset]  # (B or 1, T, D)
 
 
 class LearnedPositions(nn.Embedding):

@@ -16,6 +16,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from .attention import MultiHeadAttention
 from .configuration import TransductConfig
+from .features import LinearStem
 from .layers import FeedForward, RMSNorm
 from .positions import RelativePositionBias, SinusoidalPositions, sinusoid_table
 
@@ -28,6 +29,7 @@ class TransductPreTrainedModel(PreTrainedModel):
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     accepts_loss_kwargs = True  # the loss is divided by `num_items_in_batch`
+    reads_source = True  # has an encoder
     new_head: str | None = None  # prefix of weights that a checkpoint of another class may lack: a head yet to be trained
     _keys_to_ignore_on_load_unexpected: list[str] | set[str] | None = None
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]
@@ -40,6 +42,8 @@ class TransductPreTrainedModel(PreTrainedModel):
     def __init__(self, config: TransductConfig, *args, **kwargs):
         config.validate_architecture()  # its fields may have been set one by one since it was made
         super().__init__(config, *args, **kwargs)
+        if self.reads_source and config.encoder_input == "features":
+            self.main_input_name = "input_features"  # for `generate` and the trainer
 
     def post_init(self) -> None:
         super().post_init()  # which adds the patterns of inner models: TransductModel has no place for a head, but this class may
@@ -56,6 +60,7 @@ class TransductPreTrainedModel(PreTrainedModel):
         | k, v, up, gate              | Xavier uniform  | d^-0.5                                | initializer_std |
         | o                           | Xavier uniform  | (heads * d_value)^-0.5                | initializer_std |
         | down                        | Xavier uniform  | d_ff^-0.5                             | initializer_std |
+        | stem of features            | Xavier uniform  | (values that one output sums up)^-0.5 | initializer_std |
 
         Biases start at 0, norm weights at 1. With `freeze_padding_embedding`, the padding token's row is 0.
         """
@@ -77,6 +82,11 @@ class TransductPreTrainedModel(PreTrainedModel):
             for linear in (module.up_proj, module.gate_proj, module.down_proj):
                 if linear is not None:
                     self._project(linear, linear.in_features**-0.5)
+        elif isinstance(module, LinearStem):
+            self._project(module.proj, module.proj.in_features**-0.5)
+        elif isinstance(module, nn.Conv1d):
+            self._project(module, module.weight[0].numel() ** -0.5)
+            init.zeros_(module.bias)
         elif isinstance(module, RelativePositionBias):
             self._fill(module.table.weight, width**-0.5)
         elif isinstance(module, (nn.LayerNorm, RMSNorm)):
@@ -89,7 +99,7 @@ class TransductPreTrainedModel(PreTrainedModel):
     def _fill(self, weight: torch.Tensor, std: float) -> None:
         init.normal_(weight, std=self.config.initializer_std if self.config.initializer == "normal" else std)
 
-    def _project(self, linear: nn.Linear, std: float) -> None:
+    def _project(self, linear: nn.Linear | nn.Conv1d, std: float) -> None:
         if self.config.initializer == "xavier":
             init.xavier_uniform_(linear.weight)
         else:
@@ -146,7 +156,13 @@ class TransductPreTrainedModel(PreTrainedModel):
     @property
     def dummy_inputs(self) -> dict[str, torch.Tensor]:
         ids = torch.arange(2, 6, device=self.device).clamp(max=self.config.vocab_size - 1)[None]
-        return {"input_ids": ids, "decoder_input_ids": ids} if self.config.is_encoder_decoder else {"input_ids": ids}
+        source = ids
+        if self.main_input_name == "input_features":
+            width = self.config.feature_size
+            shape = (1, 4, width) if self.config.feature_layout == "time_first" else (1, width, 4)
+            source = torch.zeros(shape, device=self.device, dtype=self.dtype)
+        inputs = {self.main_input_name: source}
+        return inputs | {"decoder_input_ids": ids} if self.config.is_encoder_decoder else inputs
 
 
 def ship_code(folder: Path) -> None:
@@ -154,6 +170,12 @@ def ship_code(folder: Path) -> None:
     modeling = Path(__file__).with_name("modeling.py")
     for file in [str(modeling), *get_relative_import_files(modeling)]:
         shutil.copyfile(file, folder / Path(file).name)
+
+
+def refuse_features(model_class: type, config: TransductConfig) -> None:
+    """Raises ValueError if the source is no text, for classes that need one."""
+    if config.encoder_input == "features":
+        raise ValueError(f'encoder_input="features" has no tokens that {model_class.__name__} could predict or point at')
 
 
 def one_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:

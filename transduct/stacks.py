@@ -15,6 +15,7 @@ from .attention import AttentionContext
 from .blocks import DecoderLayer, EncoderLayer, make_position_bias, with_own_bias
 from .cache import PreallocatedLayer, TransductCache, remember_positions
 from .configuration import TransductConfig
+from .features import ConvStem, LinearStem, check_features, check_finite
 from .layers import clamp_to_half, make_norm
 from .masks import (
     TokenLayout,
@@ -59,17 +60,21 @@ def check_ids(name: str, ids: torch.Tensor, vocab_size: int) -> None:
 class Stack(nn.Module):
     """What encoder and decoder share: embeddings, positions, layers, the norm at the end."""
 
-    def __init__(self, config: TransductConfig, vocab_size: int, num_heads: int, causal: bool):
+    embed_tokens: nn.Embedding  # unless features come in
+
+    def __init__(self, config: TransductConfig, vocab_size: int | None, num_heads: int, max_positions: int, causal: bool):
         super().__init__()
         self.config = config
         padding = config.pad_token_id if config.freeze_padding_embedding else None
-        self.embed_tokens = nn.Embedding(vocab_size, config.d_model, padding_idx=padding)
-        self.embed_scale = config.d_model**0.5 if config.scale_embeddings else 1.0
+        if vocab_size is not None:
+            self.embed_tokens = nn.Embedding(vocab_size, config.d_model, padding_idx=padding)
+        self.embed_scale = config.d_model**0.5 if config.scale_embeddings and vocab_size is not None else 1.0
         self.embed_positions: SinusoidalPositions | LearnedPositions | None = None
         if config.positions == "sinusoidal":
-            self.embed_positions = SinusoidalPositions(config.max_positions, config.d_model, config.sinusoid_layout)
+            layout, offset = config.sinusoid_layout, config.position_offset
+            self.embed_positions = SinusoidalPositions(max_positions, config.d_model, layout, offset)
         elif config.positions == "learned":
-            self.embed_positions = LearnedPositions(config.max_positions, config.d_model, config.position_offset)
+            self.embed_positions = LearnedPositions(max_positions, config.d_model, config.position_offset)
         norm = config.norm, config.d_model, config.norm_eps, config.norm_bias
         self.embedding_norm = make_norm(*norm) if config.embedding_norm else None
         self.final_norm = make_norm(*norm) if config.resolved_final_norm else None
@@ -78,8 +83,15 @@ class Stack(nn.Module):
         self.rotary = RotaryPositions(head_size, config.rotary_base) if config.positions == "rotary" else None
         self.has_bias = config.positions in ("relative_bias", "alibi")
         self.dropout = nn.Dropout(config.dropout)
+        self.layer_drop = config.resolved_decoder_layer_drop if causal else config.layer_drop
+        self.norm_before_positions = causal and config.decoder_embedding_norm == "before_positions"
         self.layers = nn.ModuleList()
         self.gradient_checkpointing = False
+
+    @property
+    def entry(self) -> torch.Tensor:
+        """A weight at the stack's entry: gives type and device of what comes in."""
+        return self.embed_tokens.weight
 
     def embed(self, prefix: str, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Embeddings (B, T, D), unscaled, from exactly one of ids (B, T) and embeddings."""
@@ -99,9 +111,11 @@ class Stack(nn.Module):
     def add_positions(self, embeddings: torch.Tensor, positions: torch.Tensor, length: int | None) -> torch.Tensor:
         """Scale, add positions, normalise, drop out (sections 3.4, 3.5, 5.4): (B, T, D) -> (B, T, D)."""
         hidden = embeddings * self.embed_scale if self.embed_scale != 1.0 else embeddings
+        if self.embedding_norm is not None and self.norm_before_positions:
+            hidden = self.embedding_norm(hidden)
         if self.embed_positions is not None:
             hidden = hidden + self.embed_positions(positions, length).to(hidden.dtype)  # the sinusoids may have stayed float32
-        if self.embedding_norm is not None:
+        if self.embedding_norm is not None and not self.norm_before_positions:
             hidden = self.embedding_norm(hidden)
         return self.dropout(clamp_to_half(hidden))
 
@@ -114,7 +128,7 @@ class Stack(nn.Module):
         Raises:
             ValueError: for a negative position.
         """
-        looks = not torch.compiler.is_compiling() and self.embed_tokens.weight.device.type == "cpu"  # elsewhere a look would wait
+        looks = not torch.compiler.is_compiling() and self.entry.device.type == "cpu"  # elsewhere a look would wait
         if chosen is not None and looks and self.embed_positions is not None:
             lowest, highest = (int(bound) for bound in chosen.aminmax())
             if lowest < 0:
@@ -132,7 +146,7 @@ class Stack(nn.Module):
             mask: boolean (B or 1, 1, T or 1, S), or None; rotated: positions (B or 1, T) for rotary queries and keys.
         """
         context = AttentionContext(mask=mask, is_causal=is_causal, implementation=self.implementation, **shared)
-        dtype = self.embed_tokens.weight.dtype
+        dtype = self.entry.dtype
         if self.rotary is not None:
             context.rotary = self.rotary(rotated, dtype)
         return with_own_bias(context, self.position_bias, dtype)
@@ -168,7 +182,7 @@ class Stack(nn.Module):
             hidden = layout.pack(hidden)  # (tokens, D)
         states = [hidden]
         for layer in self.layers:
-            if self.training and self.config.layer_drop > 0 and torch.rand(()) < self.config.layer_drop:
+            if self.training and self.layer_drop > 0 and torch.rand(()) < self.layer_drop:
                 continue  # LayerDrop (arXiv 1909.11556)
             hidden = layer(hidden, *shared, **options)
             if keep_states:
@@ -184,12 +198,18 @@ class Stack(nn.Module):
 
 
 class Encoder(Stack):
-    """Source tokens to states."""
+    """Source tokens or features to states."""
 
     def __init__(self, config: TransductConfig):
-        if config.encoder_input != "tokens":
-            raise ValueError(f'encoder_input={config.encoder_input!r} is not implemented yet; only "tokens" is')
-        super().__init__(config, config.vocab_size, config.num_heads, causal=False)
+        of_features = config.encoder_input == "features"
+        super().__init__(config, None if of_features else config.vocab_size, config.num_heads, config.max_positions, causal=False)
+        self.stem: LinearStem | ConvStem | None = None
+        if config.feature_size is not None:
+            sizes = config.feature_size, config.d_model
+            conv = config.feature_stem == "conv"
+            self.stem = ConvStem(*sizes, config.feature_activation) if conv else LinearStem(*sizes)
+        if config.freeze_encoder_positions and self.embed_positions is not None:
+            self.embed_positions.requires_grad_(False)
         self.layers.extend(EncoderLayer(config) for _ in range(config.encoder_layers))
 
     def forward(
@@ -202,11 +222,14 @@ class Encoder(Stack):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        input_features: torch.Tensor | None = None,
     ) -> BaseModelOutput | tuple:
         """Encode a batch.
 
         Args:
             input_ids: (B, S), or inputs_embeds: (B, S, D), not yet scaled.
+            input_features: in place of ids for `encoder_input="features"`, (B, S, feature_size) or as `feature_layout` says; the
+                mask is then over their S frames, and positions and states are those that the stem makes of them.
             attention_mask: (B, S), True or 1 at real tokens; or boolean (B, S, S) or (B, 1, S, S), per query; None: all are real.
             position_ids: (B, S); None: counted from each row's first real token, or within segments.
             segment_ids: (B, S), several sequences a row, 0 at padding.
@@ -214,7 +237,11 @@ class Encoder(Stack):
         Returns:
             `last_hidden_state` (B, S, D), zero at padding; a row of nothing but padding is all zero.
         """
-        embeddings = self.embed("", input_ids, inputs_embeds)  # (B, S, D)
+        if self.stem is None and input_features is None:
+            embeddings = self.embed("", input_ids, inputs_embeds)  # (B, S, D)
+        else:
+            self.check_source(input_ids, segment_ids)
+            embeddings, attention_mask = self.embed_features(input_features, inputs_embeds, attention_mask)
         batch, length = embeddings.shape[:2]
         slots = torch.arange(length, device=embeddings.device)[None]  # (1, S)
         check_shape("position_ids", position_ids, batch, length)
@@ -241,6 +268,53 @@ class Encoder(Stack):
         output = BaseModelOutput(hidden, states, None if weights is None else tuple(weights))
         return output.to_tuple() if return_dict is False else output
 
+    @property
+    def entry(self) -> torch.Tensor:
+        return self.embed_tokens.weight if self.stem is None else self.stem.bias
+
+    def check_source(self, input_ids: torch.Tensor | None, segment_ids: torch.Tensor | None) -> None:
+        """Raises ValueError for features where tokens are read, and for ids or packed rows where features are."""
+        if self.stem is None:
+            raise ValueError('input_features are for encoder_input="features"; this model reads input_ids')
+        if input_ids is not None:
+            raise ValueError('this model has encoder_input="features": pass input_features, not input_ids')
+        if segment_ids is not None:
+            raise ValueError("features cannot be packed (segment_ids): pass one source a row, with an attention_mask")
+
+    def embed_features(
+        self, features: torch.Tensor | None, inputs_embeds: torch.Tensor | None, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What the stem makes of features, or embeddings in its place: (B, S', D), and the mask over them.
+
+        Raises:
+            ValueError: for both or none of them, another form, and a mask that no stem can follow.
+        """
+        if (features is None) == (inputs_embeds is None):
+            raise ValueError("pass exactly one of input_features and inputs_embeds")
+        if features is None or self.stem is None:
+            embeddings = self.embed("", None, inputs_embeds)
+            return embeddings, self.states_mask(mask, embeddings.shape[1])
+        assert self.config.feature_size is not None
+        features = check_features(features, self.config.feature_layout, self.config.feature_size)  # (B, S, F)
+        batch, length = features.shape[:2]
+        mask = check_mask("attention_mask", mask, length, batch)
+        if mask is not None and (self.config.feature_padding == "seen" or is_trivial(mask)):
+            mask = None
+        if mask is not None and mask.ndim > 2 and self.stem.stride > 1:
+            raise ValueError(f"attention_mask of shape {tuple(mask.shape)} must be (rows, frames) for a convolutional stem")
+        rows = mask if mask is not None and mask.ndim == 2 else None  # (B, S)
+        check_finite(features, rows)
+        embeddings = self.stem(features.to(self.entry.dtype), rows)  # (B, S', D)
+        return embeddings, mask if rows is None else self.stem.output_mask(rows)
+
+    def states_mask(self, mask: torch.Tensor | None, length: int) -> torch.Tensor | None:
+        """The mask of a source as it is over the `length` states that became of it: after a stem it has fewer columns."""
+        if mask is None or self.stem is None:
+            return mask
+        if self.config.feature_padding == "seen":
+            return None
+        return mask if mask.ndim > 2 or mask.shape[1] == length else self.stem.output_mask(mask.bool())
+
     @staticmethod
     def mask_within(segment_ids: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor | None:
         """The caller's mask with four dimensions, and no look across segments."""
@@ -255,7 +329,8 @@ class Decoder(Stack):
     """Target tokens and source states to target states; without cross-attention, a language model's stack."""
 
     def __init__(self, config: TransductConfig, cross_attention: bool = True):
-        super().__init__(config, config.resolved_decoder_vocab_size, config.resolved_decoder_num_heads, causal=True)
+        vocab_size, num_heads = config.resolved_decoder_vocab_size, config.resolved_decoder_num_heads
+        super().__init__(config, vocab_size, num_heads, config.resolved_decoder_max_positions, causal=True)
         self.prefix = "decoder_" if cross_attention else ""  # of argument names in errors
         self.layers.extend(DecoderLayer(config, index, cross_attention) for index in range(config.decoder_layers))
 

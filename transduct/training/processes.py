@@ -19,7 +19,7 @@ def decided_by_main(decide: Callable[[], T]) -> T:
 
 def expect_all_gradients(args: Any, config: Any) -> None:
     """Spare DDP the search for weights without a gradient after each step, unless layers are dropped, where there are some."""
-    if args.ddp_find_unused_parameters is None and getattr(config, "layer_drop", None) == 0:
+    if args.ddp_find_unused_parameters is None and getattr(config, "layer_drop", None) == 0 and not config.decoder_layer_drop:
         args.ddp_find_unused_parameters = False
 
 

@@ -103,15 +103,12 @@ class TransductForSequenceClassification(TextClassifier):
             ValueError: if a row has no end token, or for decoder inputs beside features.
         """
         return_dict = self.return_options(None, None, return_dict)[2]
-        of_features = self.config.encoder_input == "features"
-        text_mask = None
-        if of_features:
+        text_mask = None if input_ids is None else self.text_mask(input_ids, attention_mask)
+        if self.config.encoder_input == "features":
             decoder_input_ids = self.start_tokens(input_features, decoder_input_ids)
         elif input_ids is None:
             raise ValueError("sequence classification needs input_ids: the state at their last end token is classified")
-        else:
-            text_mask = self.text_mask(input_ids, attention_mask)
-        if decoder_input_ids is None and input_ids is not None:
+        elif decoder_input_ids is None:
             decoder_input_ids = shift_text(input_ids, text_mask, self.config)
             inputs.setdefault("decoder_attention_mask", text_mask)
         inputs.setdefault("use_cache", False)
@@ -120,9 +117,8 @@ class TransductForSequenceClassification(TextClassifier):
             output_attentions=output_attentions, output_hidden_states=output_hidden_states, **inputs,
         )  # fmt: skip
         hidden = outputs.last_hidden_state  # (B, T, D)
-        logits = self.classification_head(
-            hidden[:, 0] if of_features else self.last_end_state(hidden, input_ids, text_mask)
-        )  # (B, labels)
+        state = hidden[:, 0] if input_ids is None else self.last_end_state(hidden, input_ids, text_mask)  # (B, D)
+        logits = self.classification_head(state)  # (B, labels)
         output = Seq2SeqSequenceClassifierOutput(logits=logits, **without(outputs, "last_hidden_state"))
         if labels is not None:
             output = Seq2SeqSequenceClassifierOutput(loss=self.loss(logits, labels.to(logits.device)), **output)

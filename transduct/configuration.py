@@ -165,10 +165,10 @@ class TransductConfig(PreTrainedConfig):
     feature_activation: str = "gelu"
     """After each convolution of the stem: any name of `ACT2FN` (Whisper: "gelu")."""
     feature_layout: Literal["time_first", "channels_first"] = "time_first"
-    """Form of `input_features`: (rows, frames, feature_size), or as `WhisperFeatureExtractor` has it (rows, feature_size, frames)."""
+    """`input_features` are (rows, frames, feature_size), or (rows, feature_size, frames) as from `WhisperFeatureExtractor`."""
     feature_padding: Literal["hidden", "seen"] = "hidden"
-    """Frames that `attention_mask` excludes are hidden, or are input like any other. Whisper sees the silence at the end of its 30
-    seconds: no mask was there when it was trained, and none changes its states."""
+    """Whether frames that `attention_mask` excludes are hidden, or input like any other. Whisper was trained without a mask and
+    sees the silence up to the end of its 30 seconds."""
 
     # ---- regularisation -------------------------------------------------------------------------------------------
     dropout: float | int = 0.1
@@ -320,9 +320,7 @@ class TransductConfig(PreTrainedConfig):
         rule = f"must be one of {sorted(ACT2FN)}"
         _require(self.feature_activation in ACT2FN, "feature_activation", self.feature_activation, rule)
         if self.encoder_input == "tokens":
-            defaults = {"feature_size": None, "feature_stem": "linear", "feature_layout": "time_first", "feature_padding": "hidden"}
-            for name, value in defaults.items():
-                _require(getattr(self, name) == value, name, getattr(self, name), 'belongs to encoder_input="features"')
+            _require(self.feature_size is None, "feature_size", self.feature_size, 'belongs to encoder_input="features"')
             return
         _require(self.feature_size is not None, "feature_size", None, 'is needed for encoder_input="features"')
         rule = 'must be "target_output" or "none": a source of features has no embedding to tie'

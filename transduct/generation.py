@@ -2,8 +2,9 @@
 
 - The beams and samples of a source share its encoder states, masks and cross-attention cache (see `cache.py`): only the decoder's
   inputs are repeated.
-- A default `generate` may produce as many tokens as a row's own source has, plus 50 (Vaswani et al. 2017, section 6.1), never
-  the library's 20; learned positions end it earlier. A limit that positions cannot reach is an error before decoding starts.
+- A default `generate` may produce as many tokens as a row's own source has, or states of its features, plus 50 (Vaswani et al.
+  2017, section 6.1), never the library's 20; learned positions end it earlier. A limit that positions cannot reach is an error
+  before decoding starts.
 - Padding that no mask announces is inferred from the padding token, as in `forward`.
 """
 
@@ -73,12 +74,37 @@ class TransductGenerationMixin(GenerationMixin):
             mask = model_kwargs.pop("attention_mask", None)
             if mask is None and model_input_name == "input_ids":
                 mask = infer_padding_mask(inputs_tensor, self.config.pad_token_id, self.config.eos_token_id)
-            if mask is not None and not (is_trivial(mask) and mask.shape[-1] == inputs_tensor.shape[1]):
+            if mask is not None and not (is_trivial(mask) and mask.shape[-1] == self._mask_length(inputs_tensor)):
                 model_kwargs["attention_mask"] = mask
-                generation_config._source_lengths = mask.sum(1)  # (B)
-        return super()._maybe_prepare_encoder_kwargs_for_generation(
+        model_kwargs = super()._maybe_prepare_encoder_kwargs_for_generation(
             inputs_tensor, model_kwargs, model_input_name, generation_config
         )
+        mask = model_kwargs.get("attention_mask")
+        if self.config.is_encoder_decoder and mask is not None:
+            states = model_kwargs["encoder_outputs"][0]  # (B, S, D)
+            mask = model_kwargs["attention_mask"] = self.get_encoder().states_mask(mask, states.shape[1])
+            generation_config._source_lengths = None if mask is None else mask.sum(1)  # (B)
+        return model_kwargs
+
+    def _prepare_attention_mask_for_generation(self, inputs_tensor, generation_config, model_kwargs) -> torch.Tensor:
+        """As in transformers, where the second axis of any input is its length."""
+        if self._reads_features(inputs_tensor):
+            return inputs_tensor.new_ones(inputs_tensor.shape[0], self._mask_length(inputs_tensor), dtype=torch.long)
+        return super()._prepare_attention_mask_for_generation(inputs_tensor, generation_config, model_kwargs)
+
+    def _reads_features(self, inputs_tensor: torch.Tensor) -> bool:
+        """Whether the source is features, and neither ids nor embeddings."""
+        return self.main_input_name == "input_features" and inputs_tensor.is_floating_point()
+
+    def _mask_length(self, inputs_tensor: torch.Tensor) -> int:
+        """What a mask of this source covers: tokens or frames."""
+        channels_first = self._reads_features(inputs_tensor) and self.config.feature_layout == "channels_first"
+        return inputs_tensor.shape[2 if channels_first else 1]
+
+    def _source_length(self, inputs_tensor: torch.Tensor) -> int:
+        """How many encoder states this source has."""
+        length = self._mask_length(inputs_tensor)
+        return self.get_encoder().stem.output_length(length) if self._reads_features(inputs_tensor) else length
 
     def _expand_inputs_for_generation(
         self,
@@ -102,7 +128,7 @@ class TransductGenerationMixin(GenerationMixin):
         if limit is not None and input_ids_length >= limit:
             raise ValueError(f"a prompt of {input_ids_length} tokens leaves none to generate within max_positions={most}")
         if has_default_max_length and generation_config.max_new_tokens is None:
-            generation_config.max_new_tokens = inputs_tensor.shape[1] + EXTRA_TOKENS
+            generation_config.max_new_tokens = self._source_length(inputs_tensor) + EXTRA_TOKENS
             lengths = getattr(generation_config, "_source_lengths", None)
             if lengths is not None:
                 generation_config._row_limits = lengths + EXTRA_TOKENS + input_ids_length  # (B)

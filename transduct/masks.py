@@ -95,6 +95,13 @@ def positions_from_segments(segment_ids: torch.Tensor) -> torch.Tensor:
     return slots - torch.where(starts, slots, 0).cummax(1).values  # (B, T)
 
 
+def chosen_positions(position_ids: torch.Tensor | None, segment_ids: torch.Tensor | None) -> torch.Tensor | None:
+    """Positions (B, T) that the caller set, directly or by packing; None where they are counted along the row."""
+    if position_ids is not None or segment_ids is None:
+        return position_ids
+    return positions_from_segments(segment_ids)
+
+
 def same_segment(query_segments: torch.Tensor, key_segments: torch.Tensor) -> torch.Tensor:
     """Mask (B, 1, T, S): query and key carry the same segment id, and it is not 0."""
     same = query_segments[:, :, None] == key_segments[:, None, :]  # (B, T, S)
@@ -119,6 +126,19 @@ def combine(mask: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tenso
     if mask is None or bias is None:
         return mask if bias is None else bias
     return torch.where(mask, bias, float("-inf"))  # (B or 1, H, T, S)
+
+
+def fold_beams(mask: torch.Tensor, sources: int, shape: tuple[int, int]) -> torch.Tensor:
+    """A cross-attention mask for queries whose N beams lie in one row: (B or B*N, 1, 1 or T, S) -> (B, 1, 1 or N*T, S)."""
+    beams = shape[0] // sources
+    if beams == 1 or (mask.shape[0] == sources and mask.shape[2] == 1):
+        return mask
+    if mask.shape[0] == sources:
+        mask = mask.repeat_interleave(beams, dim=0)  # (B*N, 1, T, S)
+    if mask.shape[0] != shape[0]:
+        raise ValueError(f"a cross-attention mask of {mask.shape[0]} rows fits neither {sources} sources nor {shape[0]} targets")
+    mask = mask.expand(-1, -1, shape[1], -1)  # (B*N, 1, T, S)
+    return mask.reshape(sources, beams, mask.shape[1], shape[1], -1).transpose(1, 2).flatten(2, 3)  # (B, 1, N*T, S)
 
 
 def as_bias(mask: torch.Tensor | None, is_causal: bool, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:

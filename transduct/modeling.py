@@ -190,7 +190,7 @@ class TransductForMaskedLM(OutputProjection):
             self._tied_weights_keys = {"lm_head.weight": "model.encoder.embed_tokens.weight"}
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
+    def get_input_embeddings(self) -> nn.Module:
         return self.model.get_input_embeddings()
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:

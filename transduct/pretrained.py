@@ -158,9 +158,8 @@ class TransductPreTrainedModel(PreTrainedModel):
         ids = torch.arange(2, 6, device=self.device).clamp(max=self.config.vocab_size - 1)[None]
         source = ids
         if self.main_input_name == "input_features":
-            width = self.config.feature_size
-            shape = (1, 4, width) if self.config.feature_layout == "time_first" else (1, width, 4)
-            source = torch.zeros(shape, device=self.device, dtype=self.dtype)
+            frames = torch.zeros(1, 4, self.config.feature_size or 0, device=self.device, dtype=self.dtype)
+            source = frames if self.config.feature_layout == "time_first" else frames.transpose(1, 2)
         inputs = {self.main_input_name: source}
         return inputs | {"decoder_input_ids": ids} if self.config.is_encoder_decoder else inputs
 

@@ -15,7 +15,7 @@ from .attention import AttentionContext
 from .blocks import DecoderLayer, EncoderLayer, make_position_bias, with_own_bias
 from .cache import PreallocatedLayer, TransductCache, remember_positions
 from .configuration import TransductConfig
-from .features import ConvStem, LinearStem, check_features, check_finite
+from .features import ConvStem, LinearStem, check_source
 from .layers import clamp_to_half, make_norm
 from .masks import (
     TokenLayout,
@@ -23,10 +23,11 @@ from .masks import (
     check_mask,
     check_segments,
     check_shape,
+    chosen_positions,
+    fold_beams,
     is_right_padded,
     is_trivial,
     positions_from_mask,
-    positions_from_segments,
     same_segment,
     to_four_dimensions,
 )
@@ -205,9 +206,8 @@ class Encoder(Stack):
         super().__init__(config, None if of_features else config.vocab_size, config.num_heads, config.max_positions, causal=False)
         self.stem: LinearStem | ConvStem | None = None
         if config.feature_size is not None:
-            sizes = config.feature_size, config.d_model
-            conv = config.feature_stem == "conv"
-            self.stem = ConvStem(*sizes, config.feature_activation) if conv else LinearStem(*sizes)
+            form = config.feature_size, config.d_model, config.feature_layout, config.feature_padding
+            self.stem = LinearStem(*form) if config.feature_stem == "linear" else ConvStem(*form, config.feature_activation)
         if config.freeze_encoder_positions and self.embed_positions is not None:
             self.embed_positions.requires_grad_(False)
         self.layers.extend(EncoderLayer(config) for _ in range(config.encoder_layers))
@@ -237,11 +237,12 @@ class Encoder(Stack):
         Returns:
             `last_hidden_state` (B, S, D), zero at padding; a row of nothing but padding is all zero.
         """
-        if self.stem is None and input_features is None:
-            embeddings = self.embed("", input_ids, inputs_embeds)  # (B, S, D)
+        check_source(self.stem, input_ids, input_features, inputs_embeds, segment_ids)
+        if self.stem is not None and input_features is not None:
+            embeddings, attention_mask = self.stem.embed(input_features, attention_mask)  # (B, S, D)
         else:
-            self.check_source(input_ids, segment_ids)
-            embeddings, attention_mask = self.embed_features(input_features, inputs_embeds, attention_mask)
+            embeddings = self.embed("", input_ids, inputs_embeds)  # (B, S, D)
+            attention_mask = self.states_mask(attention_mask, embeddings.shape[1])
         batch, length = embeddings.shape[:2]
         slots = torch.arange(length, device=embeddings.device)[None]  # (1, S)
         check_shape("position_ids", position_ids, batch, length)
@@ -272,48 +273,9 @@ class Encoder(Stack):
     def entry(self) -> torch.Tensor:
         return self.embed_tokens.weight if self.stem is None else self.stem.bias
 
-    def check_source(self, input_ids: torch.Tensor | None, segment_ids: torch.Tensor | None) -> None:
-        """Raises ValueError for features where tokens are read, and for ids or packed rows where features are."""
-        if self.stem is None:
-            raise ValueError('input_features are for encoder_input="features"; this model reads input_ids')
-        if input_ids is not None:
-            raise ValueError('this model has encoder_input="features": pass input_features, not input_ids')
-        if segment_ids is not None:
-            raise ValueError("features cannot be packed (segment_ids): pass one source a row, with an attention_mask")
-
-    def embed_features(
-        self, features: torch.Tensor | None, inputs_embeds: torch.Tensor | None, mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What the stem makes of features, or embeddings in its place: (B, S', D), and the mask over them.
-
-        Raises:
-            ValueError: for both or none of them, another form, and a mask that no stem can follow.
-        """
-        if (features is None) == (inputs_embeds is None):
-            raise ValueError("pass exactly one of input_features and inputs_embeds")
-        if features is None or self.stem is None:
-            embeddings = self.embed("", None, inputs_embeds)
-            return embeddings, self.states_mask(mask, embeddings.shape[1])
-        assert self.config.feature_size is not None
-        features = check_features(features, self.config.feature_layout, self.config.feature_size)  # (B, S, F)
-        batch, length = features.shape[:2]
-        mask = check_mask("attention_mask", mask, length, batch)
-        if mask is not None and (self.config.feature_padding == "seen" or is_trivial(mask)):
-            mask = None
-        if mask is not None and mask.ndim > 2 and self.stem.stride > 1:
-            raise ValueError(f"attention_mask of shape {tuple(mask.shape)} must be (rows, frames) for a convolutional stem")
-        rows = mask if mask is not None and mask.ndim == 2 else None  # (B, S)
-        check_finite(features, rows)
-        embeddings = self.stem(features.to(self.entry.dtype), rows)  # (B, S', D)
-        return embeddings, mask if rows is None else self.stem.output_mask(rows)
-
     def states_mask(self, mask: torch.Tensor | None, length: int) -> torch.Tensor | None:
-        """The mask of a source as it is over the `length` states that became of it: after a stem it has fewer columns."""
-        if mask is None or self.stem is None:
-            return mask
-        if self.config.feature_padding == "seen":
-            return None
-        return mask if mask.ndim > 2 or mask.shape[1] == length else self.stem.output_mask(mask.bool())
+        """The mask of a source as it is over the `length` states that became of it: after a stem it may have fewer columns."""
+        return mask if mask is None or self.stem is None else self.stem.states_mask(mask, length)
 
     @staticmethod
     def mask_within(segment_ids: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor | None:
@@ -525,23 +487,3 @@ class Decoder(Stack):
         if mask is not None:
             context.mask = fold_beams(to_four_dimensions(mask), sources, shape)  # (B, 1, 1 or N*T, S)
         return memory if layout is None else layout.pack(memory), context
-
-
-def chosen_positions(position_ids: torch.Tensor | None, segment_ids: torch.Tensor | None) -> torch.Tensor | None:
-    """Positions (B, T) that the caller set, directly or by packing; None where they are counted along the row."""
-    if position_ids is not None or segment_ids is None:
-        return position_ids
-    return positions_from_segments(segment_ids)
-
-
-def fold_beams(mask: torch.Tensor, sources: int, shape: tuple[int, int]) -> torch.Tensor:
-    """A cross-attention mask for queries whose N beams lie in one row: (B or B*N, 1, 1 or T, S) -> (B, 1, 1 or N*T, S)."""
-    beams = shape[0] // sources
-    if beams == 1 or (mask.shape[0] == sources and mask.shape[2] == 1):
-        return mask
-    if mask.shape[0] == sources:
-        mask = mask.repeat_interleave(beams, dim=0)  # (B*N, 1, T, S)
-    if mask.shape[0] != shape[0]:
-        raise ValueError(f"a cross-attention mask of {mask.shape[0]} rows fits neither {sources} sources nor {shape[0]} targets")
-    mask = mask.expand(-1, -1, shape[1], -1)  # (B*N, 1, T, S)
-    return mask.reshape(sources, beams, mask.shape[1], shape[1], -1).transpose(1, 2).flatten(2, 3)  # (B, 1, N*T, S)

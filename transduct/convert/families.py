@@ -1,0 +1,29 @@
+"""The families that can be converted, and what those that cannot have that this architecture lacks."""
+
+from transduct.convert import t5
+from transduct.convert.family import Family
+
+FAMILIES = {family.model_type: family for module in (t5,) for family in module.FAMILIES}
+
+NOT_YET = {
+    "longt5": "local and transient-global attention",
+    "nllb-moe": "mixtures of experts in place of feed-forwards",
+    "switch_transformers": "mixtures of experts in place of feed-forwards",
+    "t5gemma": "the layers of Gemma 2: norms before and after each sublayer, capped scores, alternating local attention",
+    "t5gemma2": "the layers of Gemma 3, self- and cross-attention in one, and images",
+}
+"""Other encoder-decoders of transformers, and what is particular to them."""
+
+
+def family_of(model_type: str, where: str = "") -> Family:
+    """The family whose config.json says `model_type`.
+
+    Raises:
+        ValueError: for one that is not known, with what differs where that is known.
+    """
+    if model_type in FAMILIES:
+        return FAMILIES[model_type]
+    start = f"{where}: " if where else ""
+    if model_type in NOT_YET:
+        raise ValueError(f"{start}model_type={model_type!r} is not supported yet: it has {NOT_YET[model_type]}")
+    raise ValueError(f"{start}model_type={model_type!r} is none of {', '.join(FAMILIES)}")

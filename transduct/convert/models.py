@@ -1,0 +1,175 @@
+"""Models of transformers to ours and back, tensor by tensor; folders are `folders.py`'s.
+
+A `Conversion` says which tensor is which. Both directions use the same table, so what was imported is exported bit by bit.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from transformers import CONFIG_MAPPING, GenerationConfig, PreTrainedConfig, PreTrainedModel
+
+from transduct import modeling
+from transduct.configuration import TransductConfig
+from transduct.convert.checkpoint import Checkpoint
+from transduct.convert.families import family_of
+from transduct.convert.family import Family, their_names
+from transduct.convert.options import Options
+
+INEXPRESSIBLE = frozenset({
+    "activation_dropout", "attention_dropout", "classifier_dropout", "decoder_layer_drop", "dropout", "final_dropout",
+    "freeze_padding_embedding", "initializer", "initializer_std", "label_smoothing", "layer_drop", "max_positions",
+    "origin", "z_loss",
+})  # fmt: skip
+"""Fields that change no output of a trained model: another family need not be able to express them."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What belongs together of a model there and a model here."""
+
+    family: Family
+    their_class: str
+    config: TransductConfig
+    """Ours, for either direction."""
+    where: str
+
+    @property
+    def our_class(self) -> type[PreTrainedModel]:
+        return getattr(modeling, self.family.our_class(self.their_class))
+
+    def table(self) -> dict[str, tuple[str, ...]]:
+        """For each of our tensors, tied ones once, their names for it, the one to write first."""
+        with torch.device("meta"):
+            model = self.our_class(self.config)
+        ours = [name for name in model.state_dict() if name not in model.all_tied_weights_keys]
+        return their_names(self.family, model.config, self.their_class, ours)
+
+    def to_ours(self, checkpoint: Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
+        """Our tensors, one by one.
+
+        Raises:
+            ValueError: if tensors are missing or unexpected, or two names of one matrix hold different values.
+        """
+        table = self.table()
+        self.check(table, checkpoint)
+        for name, theirs in table.items():
+            held = [other for other in theirs if other in checkpoint]
+            for other in held[1:]:
+                if not checkpoint.same(held[0], other):
+                    raise ValueError(f"{self.where}: {held[0]} and {other} should be one matrix, but hold different values")
+            tensor = checkpoint.tensor(held[0])
+            yield name, tensor[0] if theirs[0] in self.family.without_row else tensor
+
+    def to_theirs(self, state: Mapping[str, torch.Tensor] | Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
+        """Their tensors, one by one, each tied one under its first name."""
+        read = state.tensor if isinstance(state, Checkpoint) else state.__getitem__
+        for name, theirs in self.table().items():
+            tensor = read(name)
+            yield theirs[0], tensor[None] if theirs[0] in self.family.without_row else tensor
+
+    def check(self, table: Mapping[str, tuple[str, ...]], checkpoint: Checkpoint) -> None:
+        """Refuse a checkpoint with too few tensors, or with any that would be lost.
+
+        Raises:
+            ValueError: naming them.
+        """
+        missing = sorted(theirs[0] for theirs in table.values() if not any(name in checkpoint for name in theirs))
+        known = {name for theirs in table.values() for name in theirs}
+        computed = self.family.computed(self.config)
+        unused = self.family.unused
+        unexpected = sorted(
+            name for name in checkpoint.names - known - set(computed) if unused is None or not unused.fullmatch(name)
+        )
+        problems = [f"tensors are missing: {missing}"] if missing else []
+        problems += [f"tensors that nothing here uses: {unexpected}"] if unexpected else []
+        if problems:
+            raise ValueError(f"{self.where} is no {self.their_class} of its config: {'; '.join(problems)}")
+        for name in computed.keys() & checkpoint.names:
+            stored, expected = checkpoint.tensor(name), computed[name]()
+            if stored.shape != expected.shape or not torch.allclose(stored.float(), expected.float(), rtol=0, atol=1e-5):
+                raise ValueError(f"{self.where}: {name} holds other values than are computed here")
+
+
+def import_plan(values: Mapping[str, Any], their_class: str, checkpoint: Checkpoint, where: str) -> Conversion:
+    """How a checkpoint with these values in its config.json becomes ours.
+
+    Args:
+        values: of config.json; their_class: the class that wrote it; where: for errors.
+
+    Raises:
+        ValueError: for a family, a class or an option that is not known here.
+    """
+    family = family_of(values.get("model_type", "None"), where)
+    our_class = getattr(modeling, family.our_class(their_class))
+    theirs: PreTrainedConfig = CONFIG_MAPPING[family.model_type].from_dict(dict(values))
+    fields = family.read(Options(theirs.to_dict() | dict(values), values, where), checkpoint)
+    origin = {"family": family.name, "class": their_class, "config": dict(values)}
+    labels = {"id2label": theirs.id2label} if "Classification" in our_class.__name__ else {}
+    config = TransductConfig(**fields, **labels, origin=origin, use_cache=theirs.use_cache)
+    return Conversion(family, their_class, config, where)
+
+
+def export_plan(config: TransductConfig, our_class: str, to: str | None, where: str) -> tuple[Conversion, PreTrainedConfig]:
+    """How a model of ours becomes one of another family, and its config there.
+
+    Args:
+        to: the family; None: that from which it was imported.
+
+    Raises:
+        ValueError: if there is no such family, or a field that it cannot express, named with its value.
+    """
+    origin = config.origin or {}
+    if to is None and not origin:
+        raise ValueError(f"{where} was not imported from another family: say with `to` which one it should become")
+    family = family_of(to or origin["family"])
+    same_family = origin.get("family") == family.name
+    their_class = origin["class"] if same_family else family.their_class(our_class)
+    values = (dict(origin["config"]) if same_family else {}) | family.write(config)
+    theirs = CONFIG_MAPPING[family.model_type].from_dict(values)
+    conversion = Conversion(family, their_class, config, where)
+    _check_expressible(conversion, theirs)
+    theirs.architectures = [their_class]
+    return conversion, theirs
+
+
+def _check_expressible(conversion: Conversion, theirs: PreTrainedConfig) -> None:
+    """Read the exported config again: every field that matters must come back.
+
+    Raises:
+        ValueError: naming the fields that do not.
+    """
+    config, values = conversion.config, theirs.to_dict()
+    table = conversion.table()
+    marks = {name: torch.tensor([index]) for index, names in enumerate(table.values()) for name in names}
+    again = conversion.family.read(Options(values, values, conversion.where), Checkpoint.of_state_dict(marks, conversion.where))
+    lost = [name for name, value in again.items() if name not in INEXPRESSIBLE and getattr(config, name) != value]
+    if lost:
+        fields = ", ".join(f"{name}={getattr(config, name)!r} (there {again[name]!r})" for name in lost)
+        raise ValueError(f"{conversion.where} cannot be written as {conversion.family.name}, which has no way to say {fields}")
+
+
+def from_transformers(model: PreTrainedModel) -> PreTrainedModel:
+    """A model of transformers as ours, with copies of its weights."""
+    where = type(model).__name__
+    checkpoint = Checkpoint.of_state_dict(model.state_dict(), where)
+    plan = import_plan(model.config.to_dict(), where, checkpoint, where)
+    state = {name: tensor.clone() for name, tensor in plan.to_ours(checkpoint)}
+    dtype = next(iter(state.values())).dtype
+    ours = plan.our_class.from_pretrained(None, config=plan.config, state_dict=state, dtype=dtype)
+    if model.can_generate():
+        ours.generation_config = GenerationConfig.from_dict(model.generation_config.to_dict())
+    return ours.train(model.training)
+
+
+def to_transformers(model: PreTrainedModel, to: str | None = None) -> PreTrainedModel:
+    """A model of ours as one of transformers' classes, with copies of its weights."""
+    plan, config = export_plan(model.config, type(model).__name__, to, type(model).__name__)
+    state = {name: tensor.clone() for name, tensor in plan.to_theirs(model.state_dict())}
+    their_class = getattr(transformers, plan.their_class)
+    theirs = their_class.from_pretrained(None, config=config, state_dict=state, dtype=model.dtype)
+    if model.can_generate():
+        theirs.generation_config = GenerationConfig.from_dict(model.generation_config.to_dict())
+    return theirs.train(model.training)

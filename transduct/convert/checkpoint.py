@@ -7,6 +7,7 @@ Each tensor is read when it is asked for, so a conversion never holds more than 
 import json
 import pickle
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class Checkpoint:
 
     @classmethod
     def of_state_dict(cls, state: Mapping[str, torch.Tensor], where: str) -> "Checkpoint":
-        return cls({name: lambda tensor=tensor: tensor for name, tensor in state.items()}, where)
+        return cls({name: partial(state.__getitem__, name) for name in state}, where)
 
     @classmethod
     def of_folder(cls, folder: str | Path) -> "Checkpoint":
@@ -63,7 +64,7 @@ class Checkpoint:
         return self.readers[name]()
 
     def find(self, ending: str) -> str:
-        """The full name of the tensor whose name is `ending`, perhaps with a prefix such as "model."; `ending` itself if none is."""
+        """The full name of the tensor called `ending`, perhaps with a prefix such as "model."; `ending` itself if there is none."""
         if ending in self.readers:
             return ending
         return next((name for name in self.readers if name.endswith(f".{ending}")), ending)
@@ -81,7 +82,7 @@ def _readers(files: list[Path]) -> dict[str, Callable[[], torch.Tensor]]:
         twice = sorted(set(shard.names) & set(readers))
         if twice:
             raise ValueError(f"{path} holds tensors that another shard holds too: {twice}")
-        readers |= {name: lambda shard=shard, name=name: shard.tensor(name) for name in shard.names}  # type: ignore[misc]
+        readers |= {name: partial(shard.tensor, name) for name in shard.names}
     return readers
 
 

@@ -64,7 +64,7 @@ class Checkpoint:
         return self.readers[name]()
 
     def find(self, ending: str) -> str:
-        """The full name of the tensor called `ending`, perhaps with a prefix such as "model."; `ending` itself if there is none."""
+        """The full name of the tensor called `ending`, perhaps behind a prefix such as "model."; `ending` itself if none is."""
         if ending in self.readers:
             return ending
         return next((name for name in self.readers if name.endswith(f".{ending}")), ending)

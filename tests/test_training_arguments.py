@@ -1,8 +1,13 @@
 """Training arguments: defaults that depend on each other, and options that contradict."""
 
+from dataclasses import fields, replace
+
+import numpy as np
 import pytest
+from transformers import Seq2SeqTrainingArguments
 
 from transduct.training import TransductTrainingArguments
+from transduct.training.arguments import checked_types
 
 
 @pytest.mark.parametrize(
@@ -16,7 +21,7 @@ from transduct.training import TransductTrainingArguments
         ({"max_tokens_per_batch": 9, "per_device_train_batch_size": 4}, "leave per_device_train_batch_size out"),
         ({"max_tokens_per_batch": 9, "auto_find_batch_size": True}, "leave auto_find_batch_size out"),
         ({"max_steps": 0}, "max_steps=0 must be at least 1"),
-        ({"max_steps": 3.5}, "max_steps=3.5 must be a whole number"),
+        ({"max_steps": 3.5}, "max_steps=3.5 must be a whole number$"),
         ({"gradient_accumulation_steps": 1.5}, "gradient_accumulation_steps=1.5 must be a whole number"),
         ({"eval_steps": 0, "eval_strategy": "steps"}, "eval_steps=0 must be a whole number of at least 1, or a share"),
         ({"logging_steps": -1}, "logging_steps=-1 must be a whole number of at least 1"),
@@ -30,9 +35,9 @@ from transduct.training import TransductTrainingArguments
         ({"save_seconds": 5}, "save_seconds=5 needs a schedule"),
         ({"cooldown": 0.1}, "cooldown=0.1 needs a schedule"),
         ({"cooldown": 1.1, "schedule": "constant"}, "cooldown=1.1 must lie in"),
-        ({"schedule": "square"}, "schedule='square' is unknown"),
+        ({"schedule": "square"}, "schedule='square' must be 'vaswani', 'inverse_sqrt', .* or None"),
         ({"schedule": "cosine", "cooldown": 0.1}, "a cosine ends at zero itself"),
-        ({"optimizer": "sgd"}, "optimizer='sgd' is unknown"),
+        ({"optimizer": "sgd"}, "optimizer='sgd' must be 'adam', 'adafactor', 'adamw_rms' or None"),
         ({"optimizer": "adam", "optim": "adafactor"}, "exclude each other"),
         ({"schedule": "constant", "lr_scheduler_type": "cosine"}, "lr_scheduler_type='cosine' exclude each other"),
         ({"schedule": "constant", "max_minutes": 1, "warmup_steps": 0.1}, "warmup_steps=0.1 is a share"),
@@ -55,6 +60,21 @@ from transduct.training import TransductTrainingArguments
 def test_arguments_that_contradict(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         TransductTrainingArguments(output_dir=str(tmp_path), **options)
+
+
+def test_a_value_of_a_wrong_type_is_named(tmp_path):
+    own = {f.name for f in fields(TransductTrainingArguments)} - {f.name for f in fields(Seq2SeqTrainingArguments)}
+    assert own - {"max_tokens_per_batch"} <= set(checked_types())  # which has a check of its own
+    assert {"learning_rate", "seed", "bf16", "eval_strategy", "eval_steps", "metric_for_best_model"} <= set(checked_types())
+    for name in checked_types():
+        given = {"output_dir": str(tmp_path), name: object()}
+        with pytest.raises(ValueError, match=f"^{name}=<object .* must be "):
+            TransductTrainingArguments(**given)
+
+
+def test_arguments_can_be_copied(tmp_path):
+    made = TransductTrainingArguments(output_dir=str(tmp_path), schedule="constant", lora={"rank": 2}, warmup_steps=np.int64(3))
+    assert replace(made, max_steps=5) == replace(replace(made), max_steps=5)
 
 
 def test_defaults_of_arguments(tmp_path):

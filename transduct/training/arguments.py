@@ -1,13 +1,16 @@
 """Training arguments: transformers' own, and what they lack (token budgets, the papers' schedules, budgets of time)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache
 from math import inf
-from typing import Any, Literal, get_args
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
 
 from transformers import Seq2SeqTrainingArguments
 
+from transduct.training.checks import alternatives, check_type, is_enum
 from transduct.training.metrics import higher_is_better
-from transduct.training.optimizers import OPTIONS_WITHOUT_USE, RELATIVE_TO_WEIGHTS, check_optimizer
+from transduct.training.optimizers import OPTIONS_WITHOUT_USE, RELATIVE_TO_WEIGHTS
 from transduct.training.schedules import ScheduleName
 from transduct.training.weight_options import WeightOptions
 
@@ -33,11 +36,8 @@ RANGES = {
     "early_stopping_threshold": (0, inf),
 }
 """The smallest and the largest value of numbers of a recipe."""
-WHOLE = (
-    "max_steps", "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "save_total_limit",
-    "on_nan_limit", "early_stopping_patience",
-)  # fmt: skip
-"""Those of them that count something."""
+NOT_AS_DECLARED = ("fsdp", "max_tokens_per_batch", "optim_args", "resume_from_checkpoint")
+"""Arguments that take, or that transformers gives, values that their types do not tell apart."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
     `TransductTrainer` acts on them; other trainers do not.
 
     Raises:
-        ValueError: for values out of range, and for options that contradict each other.
+        ValueError: for values of a wrong type or out of range, and for options that contradict each other.
     """
 
     learning_rate: float | None = field(
@@ -118,6 +118,8 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
             self.learning_rate = self._default_rate()
         if self.num_train_epochs is None:
             self.num_train_epochs = 3.0 if self.max_minutes is None else NO_LIMIT_OF_EPOCHS
+        for name, hint in checked_types().items():
+            check_type(getattr(self, name), hint, name)
         self._check_ranges()
         self._check_intervals()
         self._prepare_early_stopping()
@@ -142,7 +144,7 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
             if self.packing:
                 raise ValueError("packing=True needs max_tokens_per_batch: how many tokens the rows of a batch may hold")
             return
-        if budget != "auto" and (isinstance(budget, (bool, str)) or int(budget) != budget or budget <= 0):
+        if budget != "auto" and (isinstance(budget, bool) or not isinstance(budget, int) or budget <= 0):
             raise ValueError(f'max_tokens_per_batch={budget!r} must be a positive whole number, "auto" or None')
         for name in ("per_device_train_batch_size", "auto_find_batch_size", "train_sampling_strategy", "dataloader_drop_last"):
             if getattr(self, name) != getattr(type(self), name):
@@ -159,9 +161,11 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
 
     def _check_optimizer(self) -> None:
         """Whether there is one optimizer, and whether it has a use for the numbers that are given to it."""
-        check_optimizer(self.optimizer, self.optim, type(self).optim)
-        unused = OPTIONS_WITHOUT_USE.get(self.optimizer or "", ())
-        for name in unused:
+        if self.optimizer is None:
+            return
+        if self.optim != type(self).optim:
+            raise ValueError(f"optimizer={self.optimizer!r} and optim={self.optim!r} exclude each other: leave one of them out")
+        for name in OPTIONS_WITHOUT_USE[self.optimizer]:
             if getattr(self, name) != getattr(type(self), name):
                 raise ValueError(
                     f"optimizer={self.optimizer!r} has no use for {name}={getattr(self, name)}: leave it out, or use optim"
@@ -178,14 +182,8 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
             value = getattr(self, name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ValueError(f"{name}={value!r} must be a number")
-            if name in WHOLE and value % 1 != 0:
-                raise ValueError(f"{name}={value} must be a whole number")
             if not low <= value <= high:
                 raise ValueError(f"{name}={value} must be " + (f"at least {low}" if high == inf else f"between {low} and {high}"))
-        if self.on_nan not in ("stop", "skip"):
-            raise ValueError(f"on_nan={self.on_nan!r} must be 'stop' or 'skip'")
 
     def _prepare_early_stopping(self) -> None:
         inherited: Any = self  # whose types are not known
@@ -208,8 +206,6 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
                 if getattr(self, name):
                     raise ValueError(f"{name}={getattr(self, name)} needs a schedule: {', '.join(get_args(ScheduleName))}")
             return
-        if self.schedule not in get_args(ScheduleName):
-            raise ValueError(f"schedule={self.schedule!r} is unknown; choose one of {', '.join(get_args(ScheduleName))}")
         if self.lr_scheduler_type != type(self).lr_scheduler_type:
             raise ValueError(
                 f"schedule={self.schedule!r} and lr_scheduler_type={self.lr_scheduler_type.value!r} exclude each other"
@@ -222,3 +218,18 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
             raise ValueError(
                 f"warmup_steps={self.warmup_steps} is a share of all steps, whose number max_minutes leaves open: give a number"
             )
+
+
+@cache
+def checked_types() -> dict[str, Any]:
+    """The arguments whose values must be of their declared types: all of this package, and transformers' plain ones."""
+    hints = get_type_hints(TransductTrainingArguments)
+    inherited = {f.name for f in fields(Seq2SeqTrainingArguments)} - {"learning_rate", "num_train_epochs"}
+    plain = (bool, int, float, str, NoneType)
+    return {
+        f.name: hints[f.name]
+        for f in fields(TransductTrainingArguments)
+        if f.init
+        and f.name not in NOT_AS_DECLARED
+        and (f.name not in inherited or all(kind in plain or is_enum(kind) for kind in alternatives(hints[f.name])))
+    }

@@ -7,10 +7,10 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from transduct import modeling
-from transduct.presets import config_from_preset
 from transduct.tokenization import TransductTokenizer
 from transduct.training.alignments import AlignmentCollator
 from transduct.training.arguments import TransductTrainingArguments
+from transduct.training.checks import in_section
 from transduct.training.collators import Seq2SeqCollator
 from transduct.training.encoding import PairEncoder
 from transduct.training.files import save_whole
@@ -18,7 +18,7 @@ from transduct.training.metrics import ERRORS
 from transduct.training.objectives import ObjectiveCollator
 from transduct.training.predictions import TextMetrics
 from transduct.training.pretraining import make_objective
-from transduct.training.recipe import Recipe
+from transduct.training.recipe import Recipe, preset_config
 from transduct.training.recipe_data import model_kind
 from transduct.training.run_data import RunData
 from transduct.training.weight_options import checkpoints_to_keep
@@ -70,7 +70,8 @@ def build_arguments(recipe: Recipe, output: Path) -> TransductTrainingArguments:
             if options.get("max_minutes") is None:
                 raise ValueError(f"{without_end}: give training.max_steps or training.max_minutes")
             options["max_steps"] = NO_LIMIT_OF_STEPS
-    return TransductTrainingArguments(**options)
+    with in_section("training", options):
+        return TransductTrainingArguments(**options)
 
 
 def _best_metric(recipe: Recipe) -> dict[str, Any]:
@@ -116,7 +117,8 @@ def build_tokenizer(recipe: Recipe, data: RunData, folder: Path) -> Any:
             sources, targets = data.texts("source", most), data.texts("target", most)
         else:
             sources, targets = data.texts("both", most), None
-        tokenizer = TransductTokenizer.train(sources, target=targets, **options)
+        with in_section("tokenizer", options):
+            tokenizer = TransductTokenizer.train(sources, target=targets, **options)
     save_whole(folder, tokenizer.save_pretrained)
     return tokenizer
 
@@ -125,7 +127,8 @@ def build_model(recipe: Recipe, tokenizer: Any) -> Any:
     """The model that is trained: `model.from_pretrained`, or new weights for a preset with the tokenizer's vocabulary."""
     options, kind = dict(recipe.model), model_kind(recipe.objective)
     if "from_pretrained" in options:
-        return AUTO_CLASSES[kind].from_pretrained(options.pop("from_pretrained"), **options)
+        with in_section("model", options):
+            return AUTO_CLASSES[kind].from_pretrained(options.pop("from_pretrained"), **options)
     separate = isinstance(tokenizer, TransductTokenizer) and tokenizer.separate_vocabularies
     vocabularies = {
         "vocab_size": len(tokenizer),
@@ -135,8 +138,7 @@ def build_model(recipe: Recipe, tokenizer: Any) -> Any:
         "bos_token_id": tokenizer.bos_token_id,
         "decoder_start_token_id": tokenizer.pad_token_id,
     }
-    config = config_from_preset(options.pop("preset"), **{**vocabularies, **options})
-    return getattr(modeling, kind)(config)
+    return getattr(modeling, kind)(preset_config(options, **vocabularies))
 
 
 def prepare_generation(model: Any, recipe: Recipe) -> None:

@@ -1,10 +1,29 @@
 """Checks of what users write into recipes and arguments. Their errors name the key's path, the value and the rule."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, fields
+from enum import Enum
 from math import isfinite
-from typing import Any
+from numbers import Integral, Real
+from os import PathLike
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from transduct.configuration import ConfigurationError
+
+NAMES_OF_TYPES: dict[Any, tuple[str, str]] = {
+    bool: ("true or false", "truth values"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("a text", "texts"),
+    dict: ("a mapping", "mappings"),
+    list: ("a list", "lists"),
+    NoneType: ("None", "None"),
+}
+"""What messages call one value of a type, and several."""
 
 
 def keys_of(section: type) -> dict[str, bool]:
@@ -57,3 +76,69 @@ def check_number(value: Any, path: str, above: float | None = None) -> None:
         raise ValueError(f"{path}={value!r} must be a number")
     if above is not None and value <= above:
         raise ValueError(f"{path}={value!r} must be more than {above}")
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type that a hint is. Where a name stands for an `Enum`'s member, the `Enum` alone."""
+    if get_origin(hint) not in (Union, UnionType):
+        return (hint,)
+    found = tuple(part for outer in get_args(hint) for part in alternatives(outer))
+    return tuple(part for part in found if part is not str) if any(map(is_enum, found)) else found
+
+
+def check_type(value: Any, hint: Any, path: str) -> None:
+    """Refuses a value that is not of the type of a hint: a plain type, a list of one, `Literal`, `Enum`, or a union of these."""
+    kinds = alternatives(hint)
+    if not any(_fits(value, kind) for kind in kinds):
+        told = sorted((kind for kind in kinds if not (kind is int and float in kinds)), key=lambda kind: kind is NoneType)
+        *others, last = (name for kind in told for name in _names(kind))
+        raise ValueError(f"{path}={value!r} must be {', '.join(others)}{' or ' if others else ''}{last}")
+
+
+def is_enum(kind: Any) -> bool:
+    """Whether a type is an enumeration."""
+    return isinstance(kind, type) and issubclass(kind, Enum)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if is_enum(kind):
+        return isinstance(value, kind) or value in [member.value for member in kind]
+    if kind in (int, float):
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    if get_origin(kind) is list:
+        return isinstance(value, (list, tuple)) and all(_fits(item, get_args(kind)[0]) for item in value)
+    return isinstance(value, (str, PathLike) if kind is str else get_origin(kind) or kind)
+
+
+def _names(kind: Any) -> list[str]:
+    if get_origin(kind) is Literal:
+        return [repr(value) for value in get_args(kind)]
+    if is_enum(kind):
+        return [repr(member.value) for member in kind]
+    if get_origin(kind) is list:
+        return [f"a list of {NAMES_OF_TYPES[get_args(kind)[0]][1]}"]
+    return [NAMES_OF_TYPES[get_origin(kind) or kind][0]]
+
+
+@contextmanager
+def in_section(section: str, keys: Container[str], **renamed: str) -> Iterator[None]:
+    """Errors inside that read "key=value ..." get the key's path in a recipe, and the words of libraries around them go.
+
+    Args:
+        section: of the recipe, such as "model".
+        keys: of the section.
+        renamed: keys that errors know by another name: that name -> the key.
+    """
+    try:
+        yield
+    except ValueError as error:
+        cause: BaseException = error
+        while isinstance(error, ConfigurationError) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        named = re.match(r"(\w+)=", str(cause))
+        key = None if named is None else renamed.get(named[1], named[1])
+        if named is None or key not in keys:
+            raise
+        raise ValueError(f"{section}.{key}{str(cause)[named.end(1) :]}") from error

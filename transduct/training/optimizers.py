@@ -15,7 +15,7 @@ biases are not), it does not run on the sharded tensors of FSDP2, and its state 
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch.optim import AdamW, Optimizer
@@ -55,20 +55,6 @@ def optimizer_of(args: Any) -> Options | None:
     if args.optimizer == "adafactor":
         return Adafactor, {"lr": rate}
     return RelativeAdamW, {"lr": rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
-
-
-def check_optimizer(name: str | None, optim: Any, default_optim: Any) -> None:
-    """Checks the argument `optimizer`.
-
-    Raises:
-        ValueError: for an unknown name, and for two optimizers at once.
-    """
-    if name is None:
-        return
-    if name not in get_args(OptimizerName):
-        raise ValueError(f"optimizer={name!r} is unknown; choose one of {', '.join(get_args(OptimizerName))}, or set optim")
-    if optim != default_optim:
-        raise ValueError(f"optimizer={name!r} and optim={optim!r} exclude each other: leave one of them out")
 
 
 def _refuse_flat_parameters(args: Any) -> None:

@@ -21,13 +21,13 @@ from transformers import AutoTokenizer
 
 from transduct import modeling, register
 from transduct.accounting import ModelDescription, describe
-from transduct.presets import config_from_folder, config_from_preset
+from transduct.presets import config_from_folder
 from transduct.training.adapters import prepare_weights
 from transduct.training.arguments import NO_LIMIT_OF_EPOCHS, TransductTrainingArguments
-from transduct.training.checks import check_count, check_number
+from transduct.training.checks import check_count, check_number, in_section
 from transduct.training.devices import device_named
 from transduct.training.layouts import LAYOUTS, LayoutMemory, layout_memory, needs
-from transduct.training.recipe import Recipe
+from transduct.training.recipe import Recipe, preset_config
 from transduct.training.recipe_data import model_kind
 from transduct.training.workload import count_pairs, mean_lengths
 
@@ -206,7 +206,8 @@ def _arguments(recipe: Recipe) -> TransductTrainingArguments:
     precision = {name: bool(given.pop(name, False)) for name in ("bf16", "fp16", "tf32")}
     if precision["bf16"] and precision["fp16"]:
         raise ValueError("training.bf16 and training.fp16 exclude each other")
-    args = TransductTrainingArguments(**{**given, "use_cpu": True})
+    with in_section("training", given):
+        args = TransductTrainingArguments(**{**given, "use_cpu": True})
     for name, value in precision.items():
         setattr(args, name, value)
     return args
@@ -216,14 +217,15 @@ def planned_config(recipe: Recipe, vocab_size: int | None = None, notes: list[st
     """The config of the model that the recipe trains, with the vocabulary that it will have as far as that is known."""
     options = dict(recipe.model)
     if "from_pretrained" in options:
-        return config_from_folder(options.pop("from_pretrained"), **options)
+        with in_section("model", options):
+            return config_from_folder(options.pop("from_pretrained"), **options)
     sizes = vocabulary(recipe, vocab_size)
     if sizes:
         tokens = dict(pad_token_id=0, eos_token_id=1, bos_token_id=None, decoder_start_token_id=0)  # TransductTokenizer's
-        options = {**sizes, **tokens, **options}
+        sizes |= tokens
     elif notes is not None:
         notes.append("the vocabulary is the preset's: a tokenizer that is trained first may have another size; give --vocab-size")
-    return config_from_preset(options.pop("preset"), **options)
+    return preset_config(options, **sizes)
 
 
 def _model_without_weights(recipe: Recipe, config: Any, args: TransductTrainingArguments) -> Any:

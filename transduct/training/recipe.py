@@ -26,8 +26,19 @@ import yaml
 from transduct.configuration import TransductConfig
 from transduct.presets import config_from_preset
 from transduct.tokenization import AFFIXES, TransductTokenizer
-from transduct.training.arguments import TransductTrainingArguments
-from transduct.training.checks import check_count, check_names, check_number, checked, keys_of, unknown_key
+from transduct.training.arguments import TransductTrainingArguments, checked_types
+from transduct.training.checks import (
+    alternatives,
+    check_count,
+    check_names,
+    check_number,
+    check_type,
+    checked,
+    in_section,
+    is_enum,
+    keys_of,
+    unknown_key,
+)
 from transduct.training.metrics import METRICS
 from transduct.training.recipe_data import (
     SPLITS,
@@ -157,8 +168,27 @@ def _check_model(raw: Any) -> None:
     check_names(raw, "model", known)
     if ("preset" in raw) == ("from_pretrained" in raw):
         raise ValueError("model needs either preset, a name of transduct.preset_names(), or from_pretrained, a folder")
+    types = {**TransductConfig.__annotations__, "preset": str, "from_pretrained": str}
+    for name, value in raw.items():
+        if name in types:
+            check_type(value, types[name], f"model.{name}")
     if "preset" in raw:
-        config_from_preset(raw["preset"])  # an unknown name is refused before data are read
+        preset_config(raw, vocab_size=2**31)  # what is wrong with it is said before data are read
+
+
+def preset_config(model: Mapping[str, Any], **decided: Any) -> TransductConfig:
+    """The config of a recipe's section `model` that names a preset.
+
+    Args:
+        model: the section.
+        decided: what the tokenizer decides, where the section does not.
+
+    Raises:
+        ValueError: for fields that contradict each other; it names them as the recipe does.
+    """
+    changes = {name: value for name, value in model.items() if name != "preset"}
+    with in_section("model", {"preset", *TransductConfig.__annotations__}, name="preset"):
+        return config_from_preset(model["preset"], **{**decided, **changes})
 
 
 def _check_tokenizer(raw: Any) -> None:
@@ -215,32 +245,27 @@ def _training_arguments(raw: Any) -> dict[str, Any]:
     """Names and kinds of values checked against the fields of `TransductTrainingArguments`; numbers written as 3e-3 made ones."""
     if not isinstance(raw, Mapping):
         raise ValueError(f"training must be a mapping of fields of TransductTrainingArguments, not {raw!r}")
-    types = {f.name: f.type for f in fields(TransductTrainingArguments) if f.init}
+    known, types = {f.name for f in fields(TransductTrainingArguments) if f.init}, checked_types()
     values = {}
     for key, value in raw.items():
         if key in NOT_IN_A_RECIPE and value:
             raise ValueError(f"training.{key} is no key of a recipe: {NOT_IN_A_RECIPE[key]}")
-        if key not in types:
-            raise unknown_key(f"training.{key}", str(key), types)
-        values[key] = _as_declared(value, str(types[key]), f"training.{key}")
+        if key not in known:
+            raise unknown_key(f"training.{key}", str(key), known)
+        values[key] = _as_meant(value, alternatives(types.get(key, Any)))
+        if key in types:
+            check_type(values[key], types[key], f"training.{key}")
     return values
 
 
-def _as_declared(value: Any, declared: str, path: str) -> Any:
-    """YAML reads no as false: make it what the field takes, and numbers of texts; refuse others for numbers and truth values."""
-    takes = {name for name in ("float", "int", "bool", "str", "dict", "list") if name in declared}
-    if value is False and "str" in takes and "bool" not in takes:
+def _as_meant(value: Any, kinds: tuple[Any, ...]) -> Any:
+    """What was meant for a field of these types: YAML reads no as false, 5.0 as a fraction, and some numbers as texts."""
+    if value is False and bool not in kinds and any(kind is str or is_enum(kind) for kind in kinds):
         return "no"
-    if not takes or not takes <= {"float", "int", "bool"} or (value is None and "None" in declared):
-        return value
-    if takes == {"bool"}:
-        if not isinstance(value, bool):
-            raise ValueError(f"{path}={value!r} must be true or false")
-        return value
-    try:
-        number = float(value) if "float" in takes else int(value)
-    except (ValueError, TypeError, OverflowError):
-        raise ValueError(f"{path}={value!r} must be a number") from None
-    if isinstance(value, bool) or (not isinstance(value, str) and number != value and value == value):
-        raise ValueError(f"{path}={value!r} must be a {'number' if 'float' in takes else 'whole number'}")
-    return number if isinstance(value, str) or "float" not in takes else value
+    if isinstance(value, str) and str not in kinds and (float in kinds or int in kinds):
+        try:
+            value = float(value)
+        except ValueError:
+            return value
+    whole = isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds
+    return int(value) if whole else value

@@ -151,7 +151,7 @@ def _check_expressible(conversion: Conversion, theirs: PreTrainedConfig) -> None
         raise ValueError(f"{conversion.where} cannot be written as {conversion.family.name}, which has no way to say {fields}")
 
 
-def from_transformers(model: PreTrainedModel) -> PreTrainedModel:
+def from_transformers(model: PreTrainedModel, verify: bool = True) -> PreTrainedModel:
     """A model of transformers as ours, with copies of its weights."""
     where = type(model).__name__
     checkpoint = Checkpoint.of_state_dict(model.state_dict(), where)
@@ -164,7 +164,7 @@ def from_transformers(model: PreTrainedModel) -> PreTrainedModel:
     return ours.train(model.training)
 
 
-def to_transformers(model: PreTrainedModel, to: str | None = None) -> PreTrainedModel:
+def to_transformers(model: PreTrainedModel, to: str | None = None, verify: bool = True) -> PreTrainedModel:
     """A model of ours as one of transformers' classes, with copies of its weights."""
     plan, config = export_plan(model.config, type(model).__name__, to, type(model).__name__)
     state = {name: tensor.clone() for name, tensor in plan.to_theirs(model.state_dict())}

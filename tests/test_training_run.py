@@ -15,6 +15,7 @@ import yaml
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.building import build_arguments
 from transduct.training.recipe import build_recipe, load_recipe
 from transduct.training.run import _written, is_over, run
@@ -148,6 +149,24 @@ def test_other_weights_or_another_optimizer_cannot_go_on(tmp_path, training, mes
     (tmp_path / "out" / "recipe.yaml").write_text(_written(recipe))
     with pytest.raises(ValueError, match=message):
         start(tmp_path, lambda raw: raw["training"].update(training))
+
+
+def test_a_default_may_be_given_or_not(tmp_path):
+    defaults = {
+        "training": {"optim": TransductTrainingArguments.optim, "freeze": None},
+        "tokenizer": {"languages": [], "extra_ids": 0, "texts": None},
+        "model": {"dropout": 0.1, "positions": "sinusoidal"},
+        "data": {"buffer_rows": 16_384},
+    }
+
+    def explicit(raw):
+        for section, values in defaults.items():
+            raw[section].update(values)
+
+    for change in (None, explicit, None):
+        assert start(tmp_path, change).finished
+    with pytest.raises(ValueError, match="another training.optim: None, not 'sgd'"):
+        start(tmp_path, lambda raw: raw["training"].update(optim="sgd"))
 
 
 def test_what_the_recipe_reads_is_not_overwritten(tmp_path):

@@ -12,6 +12,7 @@ The output folder holds
 - `training_report.html`: curves, metrics and outputs, see `report.py`; `tensorboard/`, if `report_to` asks for it.
 """
 
+import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from transformers import PrinterCallback, TrainerState, set_seed
 from transformers.utils import logging as transformers_logging
 
 from transduct import register
+from transduct.tokenization import TransductTokenizer
 from transduct.training.adapters import prepare_weights
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.batching import UnfitPair
@@ -47,7 +49,7 @@ from transduct.training.files import remove, write_whole
 from transduct.training.final import SavedModel, measure, save_finished, show
 from transduct.training.processes import decided_by_main, expect_all_gradients
 from transduct.training.progress import ShowProgress
-from transduct.training.recipe import Recipe, build_recipe
+from transduct.training.recipe import Recipe, build_recipe, preset_config
 from transduct.training.recipe_data import model_kind
 from transduct.training.report import REPORT, Sample, report_run
 from transduct.training.run_data import RunData
@@ -143,8 +145,9 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
     if note.is_file():
         before = _plain(_noted_recipe(note))
         for name in SAME:
-            was, is_ = (_value(values, name) for values in (before, written))
+            was, is_ = (_meant(values, name) for values in (before, written))
             if was != is_:
+                was, is_ = (_value(values, name) for values in (before, written))
                 _check_nothing_is_trained(output, f"another {name}: {was!r}, not {is_!r}")
                 remove(output / "tokenizer")
     output.mkdir(parents=True, exist_ok=True)
@@ -182,6 +185,21 @@ def _check_nothing_is_trained(output: Path, difference: str) -> None:
 def _value(values: Any, name: str) -> Any:
     """The value of `section.key`; None where it is not given."""
     return reduce(lambda section, key: section.get(key), name.split("."), values)
+
+
+def _meant(values: Any, name: str) -> Any:
+    """What the value of `section.key` comes to, so that a default is the same whether it is given or not."""
+    section, _, key = name.partition(".")
+    value = _value(values, name)
+    if section == "training":
+        return values[section].get(key, getattr(TransductTrainingArguments, key))
+    if name == "model" and "preset" in value:
+        return preset_config(value).to_dict()
+    if name == "tokenizer":
+        parameters = inspect.signature(TransductTokenizer.train).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        return json.loads(json.dumps({**defaults, "separate_vocabularies": False, "texts": None, **value}))
+    return value
 
 
 def _plain(recipe: Recipe) -> dict[str, Any]:

@@ -37,6 +37,9 @@ class Names:
     """The matrix of tokens of both sides, beside those of one side and of the output projection, which are called as here."""
     output: str = OUTPUT
     """The output projection, which never has the prefix."""
+    apart: bool = False
+    """Whether the class ties nothing and holds each matrix of tokens under each name. It then reads the shared one for no side
+    that has its own, and what that holds does not matter."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,10 @@ class Family:
     """How it names our modules."""
     without_row: frozenset[str] = frozenset()
     """Of its tensors, those with a leading dimension of one that ours lack."""
-    computed: Callable[[TransductConfig], Mapping[str, Callable[[], torch.Tensor]]] = lambda config: {}
-    """Tensors that its files may hold and ours compute, such as sinusoids: they must agree."""
+    computed: Callable[[TransductConfig, str], Mapping[str, Callable[[], torch.Tensor]]] = lambda config, their_class: {}
+    """Tensors that files of one of its classes may hold and ours compute, such as sinusoids: they must agree."""
+    writes_computed: bool = False
+    """Whether its files must hold them."""
     unused: re.Pattern[str] | None = None
     """Tensors that its files may hold and nothing uses."""
 
@@ -90,6 +95,9 @@ def their_names(family: Family, config: TransductConfig, their_class: str, ours:
     """For each of our tensors, tied ones once, the names under which the family may hold it; it holds it under one at least.
 
     The first is the one to write. Only matrices of tokens have several.
+
+    Raises:
+        ValueError: for a tensor that the family has no name for.
     """
     names, prefix = family.names(config), family.classes[their_class][1]
     has_head = any(name.startswith(OUTPUT) for name in ours) or config.tie_embeddings in ("all", "target_output")
@@ -99,7 +107,10 @@ def their_names(family: Family, config: TransductConfig, their_class: str, ours:
         if module in (SOURCE, TARGET, OUTPUT) and tensor == "weight":
             table[name] = _token_matrices(names, module, config.tie_embeddings, prefix, has_head)
         else:
-            table[name] = (_their_name(names, module, tensor, prefix),)
+            try:
+                table[name] = (_their_name(names, module, tensor, prefix),)
+            except KeyError as error:
+                raise ValueError(f"{family.name} models have no place for {name}") from error
     return table
 
 
@@ -122,7 +133,8 @@ def _token_matrices(names: Names, module: str, tie: str, prefix: str, has_head: 
     shared = (f"{prefix}{names.shared}",) if SOURCE in group and names.shared else ()
     sides = tuple(f"{prefix}{side}" for side in group if side != OUTPUT)
     output = (names.output,) if OUTPUT in group and has_head else ()
-    return tuple(f"{name}.weight" for name in shared + sides + output)
+    ordered = sides + output + shared if names.apart else shared + sides + output
+    return tuple(f"{name}.weight" for name in ordered)
 
 
 def read_ties(checkpoint: Checkpoint, names: Names) -> str:

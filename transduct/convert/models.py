@@ -3,7 +3,7 @@
 A `Conversion` says which tensor is which. Both directions use the same table, so what was imported is exported bit by bit.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,17 @@ class Conversion:
     def our_class(self) -> type[PreTrainedModel]:
         return getattr(modeling, self.family.our_class(self.their_class))
 
+    @property
+    def computed(self) -> Mapping[str, Callable[[], torch.Tensor]]:
+        """Their tensors that ours have no counterpart of, since they follow from the config."""
+        return self.family.computed(self.config, self.their_class)
+
+    @property
+    def unread(self) -> str | None:
+        """The name of a matrix that their class has and reads for nothing, or None."""
+        names = self.family.names(self.config)
+        return f"{self.family.classes[self.their_class][1]}{names.shared}.weight" if names.apart and names.shared else None
+
     def table(self) -> dict[str, tuple[str, ...]]:
         """For each of our tensors, tied ones once, their names for it, the one to write first."""
         with torch.device("meta"):
@@ -58,17 +69,24 @@ class Conversion:
         for name, theirs in table.items():
             held = [other for other in theirs if other in checkpoint]
             for other in held[1:]:
-                if not checkpoint.same(held[0], other):
+                if other != self.unread and not checkpoint.same(held[0], other):
                     raise ValueError(f"{self.where}: {held[0]} and {other} should be one matrix, but hold different values")
             tensor = checkpoint.tensor(held[0])
             yield name, tensor[0] if theirs[0] in self.family.without_row else tensor
 
     def to_theirs(self, state: Mapping[str, torch.Tensor] | Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
-        """Their tensors, one by one, each tied one under its first name."""
+        """Their tensors, one by one, each tied one under its first name, or under each that their class does not tie."""
         read = state.tensor if isinstance(state, Checkpoint) else state.__getitem__
+        apart = self.family.names(self.config).apart
+        dtype = torch.float32
         for name, theirs in self.table().items():
             tensor = read(name)
+            dtype = tensor.dtype
             yield theirs[0], tensor[None] if theirs[0] in self.family.without_row else tensor
+            for other in theirs[1:] if apart else ():
+                yield other, tensor.clone()
+        for name, compute in self.computed.items() if self.family.writes_computed else ():
+            yield name, compute().to(dtype)
 
     def check(self, table: Mapping[str, tuple[str, ...]], checkpoint: Checkpoint) -> None:
         """Refuse a checkpoint with too few tensors, or with any that would be lost.
@@ -78,7 +96,7 @@ class Conversion:
         """
         missing = sorted(theirs[0] for theirs in table.values() if not any(name in checkpoint for name in theirs))
         known = {name for theirs in table.values() for name in theirs}
-        computed = self.family.computed(self.config)
+        computed = self.computed
         unused = self.family.unused
         unexpected = sorted(
             name for name in checkpoint.names - known - set(computed) if unused is None or not unused.fullmatch(name)
@@ -88,7 +106,8 @@ class Conversion:
         if problems:
             raise ValueError(f"{self.where} is no {self.their_class} of its config: {'; '.join(problems)}")
         for name in computed.keys() & checkpoint.names:
-            stored, expected = checkpoint.tensor(name), computed[name]()
+            stored = checkpoint.tensor(name)
+            expected = computed[name]().to(stored.dtype)
             if stored.shape != expected.shape or not torch.allclose(stored.float(), expected.float(), rtol=0, atol=1e-5):
                 raise ValueError(f"{self.where}: {name} holds other values than are computed here")
 

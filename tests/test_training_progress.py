@@ -8,6 +8,7 @@ from rich.console import Console
 from transformers import PrinterCallback, Seq2SeqTrainingArguments, TrainerState
 
 from tiny_training import tiny_trainer
+from transduct.training.metrics import TIMINGS
 from transduct.training.progress import ShowProgress, time_left
 
 
@@ -60,6 +61,19 @@ def test_a_test_set_is_not_called_validation():
     assert written.getvalue() == ""
     progress.on_evaluate(None, state, None, metrics={"eval_loss": 1.0, "eval_runtime": 2.0})
     assert written.getvalue() == "step 3  validation: loss 1.0000\n"
+
+
+def test_metrics_are_shown_whatever_their_names():
+    written = io.StringIO()
+    named = {"eval_lead_time": 1.0, "eval_words_per_second": 2.0, "eval_best_epoch": 3.0, "eval_own_runtime": 4.0}
+    timings = {f"eval_{name}": 9.0 for name in TIMINGS}
+    state = TrainerState(global_step=3)
+    ShowProgress(Console(file=written, width=200)).on_evaluate(None, state, None, metrics={**named, **timings, "epoch": 9.0})
+    shown = "lead time 1.0000, words per second 2.0000, best epoch 3.0000, own runtime 4.0000"
+    assert written.getvalue() == f"step 3  validation: {shown}\n"
+    several = {f"eval_news_{name}": value for name, value in {"loss": 1.0, "runtime": 2.0, "samples_per_second": 3.0}.items()}
+    ShowProgress(Console(file=written, width=200)).on_evaluate(None, state, None, metrics=several)
+    assert written.getvalue().endswith("step 3  validation: news loss 1.0000\n")
 
 
 def test_time_left_of_runs_in_one_and_in_several_starts():

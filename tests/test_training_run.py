@@ -165,7 +165,7 @@ def test_a_default_may_be_given_or_not(tmp_path):
 
     for change in (None, explicit, None):
         assert start(tmp_path, change).finished
-    with pytest.raises(ValueError, match="another training.optim: None, not 'sgd'"):
+    with pytest.raises(ValueError, match=r"another training\.optim: None, not 'sgd'"):
         start(tmp_path, lambda raw: raw["training"].update(optim="sgd"))
 
 

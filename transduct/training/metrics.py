@@ -17,6 +17,9 @@ from itertools import chain
 
 References = Sequence[str | Sequence[str]]
 
+TIMINGS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "jit_compilation_time")
+"""What a trainer logs of an evaluation beside its loss and metrics, each behind the prefix of the evaluation."""
+
 
 def edit_distance(first: Sequence, second: Sequence) -> int:
     """Fewest insertions, deletions and substitutions that turn `first` into `second` (Levenshtein)."""

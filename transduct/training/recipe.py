@@ -39,7 +39,7 @@ from transduct.training.checks import (
     keys_of,
     unknown_key,
 )
-from transduct.training.metrics import METRICS
+from transduct.training.metrics import METRICS, TIMINGS
 from transduct.training.recipe_data import (
     SPLITS,
     DataSection,
@@ -55,8 +55,6 @@ __all__ = [
     "build_recipe", "load_recipe",
 ]  # fmt: skip
 
-OTHER_RESULTS = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "jit_compilation_time")
-"""What a trainer logs of an evaluation beside the metrics."""
 NOT_IN_A_RECIPE = {
     "output_dir": "the key output, at the top, says where a run goes",
     "resume_from_checkpoint": "a run goes on at its newest whole checkpoint by itself",
@@ -234,8 +232,8 @@ def _check_metrics(metrics: Any) -> None:
     for name, metric in metrics.items():
         if metric not in METRICS:
             raise ValueError(f"evaluation.metrics.{name}={metric!r} is unknown; choose one of {', '.join(METRICS)}")
-        if not isinstance(name, str) or name.replace(" ", "_") in OTHER_RESULTS:
-            others = ", ".join(OTHER_RESULTS)
+        if not isinstance(name, str) or name.replace(" ", "_") in ("loss", *TIMINGS):
+            others = ", ".join(["loss", *TIMINGS])
             raise ValueError(f"evaluation.metrics: {name!r} cannot name a metric: choose a text other than {others}")
     if len({name.replace(" ", "_") for name in metrics}) < len(metrics):
         raise ValueError(f"evaluation.metrics: of {', '.join(metrics)}, two are one name with _ in place of spaces: rename one")

@@ -88,7 +88,13 @@ ODD = {
     "rotary": dict(positions="rotary"),
     "alibi": dict(positions="alibi"),
     "no positions": dict(positions="none"),
+    "linear stem": dict(encoder_input="features", feature_size=6, tie_embeddings="none"),
+    "convolutional stem": dict(encoder_input="features", feature_size=6, feature_stem="conv", tie_embeddings="target_output"),
+    "frozen positions": dict(positions="learned", freeze_encoder_positions=True, decoder_max_positions=9),
 }
+WHISPER = {  # millions of parameters, arXiv 2212.04356, Table 1; large-v3 from its model card
+    "tiny": 39, "base": 74, "small": 244, "medium": 769, "large": 1550, "large-v3": 1550,
+}  # fmt: skip
 
 
 def tiny(**changes) -> TransductConfig:
@@ -157,6 +163,23 @@ def test_transformers_own_models_have_as_many(name, reference, extra):
     assert count(model) - extra == describe(config_from_preset(name)).parameters
 
 
+@pytest.mark.parametrize("size", WHISPER)
+def test_whisper_has_as_many_as_transformers_and_the_paper_say(size):
+    config = config_from_preset(f"whisper-{size}")
+    reference = transformers.WhisperConfig(
+        vocab_size=config.vocab_size, num_mel_bins=config.feature_size, d_model=config.d_model,
+        encoder_layers=config.encoder_layers, decoder_layers=config.decoder_layers, encoder_ffn_dim=config.d_ff,
+        decoder_ffn_dim=config.d_ff, encoder_attention_heads=config.num_heads, decoder_attention_heads=config.num_heads,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.WhisperForConditionalGeneration(reference)
+    description = describe(config)
+    assert description.parameters == count(model)
+    assert description.parameters == pytest.approx(WHISPER[size] * 1e6, rel=0.04)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    assert description.gradient_bytes == 4 * trained
+
+
 def assert_formulas_equal_the_model(config: TransductConfig) -> None:
     model = on_meta(config)
     by_formula, by_counting = describe(config), describe(model)
@@ -222,8 +245,15 @@ def test_frozen_parameters_have_no_gradient_and_no_optimizer_state():
 
 COMPUTED = [
     "tiny", "other decoder", "free head width", "wide values", "narrow values", "grouped wide values", "grouped heads",
-    "two vocabularies", "gated", "rmsnorm", "relative bias",
+    "two vocabularies", "gated", "rmsnorm", "relative bias", "linear stem", "convolutional stem",
 ]  # fmt: skip
+
+
+def sources(config: TransductConfig, batch: int, length: int) -> dict[str, torch.Tensor]:
+    """Ids, or frames enough for so many states."""
+    if config.feature_size is None:
+        return {"input_ids": torch.full((batch, length), 3)}
+    return {"input_features": torch.ones(batch, length * (2 if config.feature_stem == "conv" else 1), config.feature_size)}
 
 
 @pytest.mark.parametrize("name", COMPUTED)
@@ -233,7 +263,7 @@ def test_multiply_adds_equal_those_that_pytorch_counts(name):
     batch, source, target = 3, 11, 5
     model = TransductForConditionalGeneration(config).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(input_ids=torch.full((batch, source), 3), decoder_input_ids=torch.full((batch, target), 3))
+        model(**sources(config, batch, source), decoder_input_ids=torch.full((batch, target), 3))
     description = describe(config)
     pairs = description.attention_multiply_adds_per_pair
     beyond_causality = target * (target - 1) // 2 * pairs["decoder"]  # eager attention computes the future, then hides it
@@ -245,7 +275,7 @@ def test_cache_bytes_equal_those_of_a_cache(name):
     config = tiny(**ODD[name])
     model = TransductForConditionalGeneration(config).eval()
     with torch.no_grad():
-        cache = model(input_ids=torch.full((3, 11), 3), decoder_input_ids=torch.full((3, 5), 3), use_cache=True).cache
+        cache = model(**sources(config, 3, 11), decoder_input_ids=torch.full((3, 5), 3), use_cache=True).cache
 
     def stored(part) -> int:
         return sum(states.numel() * states.element_size() for layer in part.layers for states in (layer.keys, layer.values))
@@ -256,7 +286,7 @@ def test_cache_bytes_equal_those_of_a_cache(name):
     assert describe(config, dtype=torch.bfloat16).cache_bytes_per_target_token * 2 == description.cache_bytes_per_target_token
 
 
-def kept_for_backward(model, source: torch.Tensor, target: torch.Tensor) -> int:
+def kept_for_backward(model, source: dict[str, torch.Tensor], target: torch.Tensor) -> int:
     """Bytes of all tensors that autograd keeps, parameters and ids apart, each storage once."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     kept = {}
@@ -268,7 +298,7 @@ def kept_for_backward(model, source: torch.Tensor, target: torch.Tensor) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(input_ids=source, decoder_input_ids=target)
+        model(**source, decoder_input_ids=target)
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
@@ -289,6 +319,9 @@ SAVED = {
     "alibi": dict(positions="alibi"),
     "eager": dict(attention="eager"),
     "two sizes": dict(decoder_d_ff=96, decoder_num_heads=2),
+    "linear stem": dict(encoder_input="features", feature_size=200, tie_embeddings="none"),
+    "convolutional stem": dict(encoder_input="features", feature_size=80, feature_stem="conv", tie_embeddings="none"),
+    "ReLU in the stem": ODD["convolutional stem"] | dict(feature_activation="relu", feature_size=400),
 }
 
 
@@ -300,7 +333,7 @@ def test_activations_are_those_that_autograd_keeps(name):
     config._attn_implementation = attention
     model = TransductForConditionalGeneration(config).train()
     batch, source, target = 4, 32, 24
-    found = kept_for_backward(model, torch.full((batch, source), 3), torch.full((batch, target), 3))
+    found = kept_for_backward(model, sources(config, batch, source), torch.full((batch, target), 3))
     parts = describe(
         config, batch_size=batch, source_length=source, target_length=target, attention=attention
     ).activation_bytes_by_part
@@ -400,7 +433,6 @@ def test_bad_arguments_are_named(arguments, message):
         ("t5-small", "config_or_model='t5-small' must be a TransductConfig"),
         (transformers.T5Config(), "T5Config with model_type='t5'"),
         (TransductConfig(is_encoder_decoder=False), "pass the model instead"),
-        (TransductConfig(encoder_input="features", feature_size=80), "encoder_input='features'"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(wrong, message):

@@ -48,7 +48,15 @@ BART_AND_MARIAN = {
     "bart-large": (12, 1024, 4096, 64, 16),
     "marian-base": (6, 512, 2048, 64, 8),
 }
-SHAPES = {**VASWANI_TABLE_3, **T5, **T5_V1_1, **MT5, **BART_AND_MARIAN}
+WHISPER = {  # arXiv 2212.04356, Table 1
+    "whisper-tiny": (4, 384, 1536, 64, 6),
+    "whisper-base": (6, 512, 2048, 64, 8),
+    "whisper-small": (12, 768, 3072, 64, 12),
+    "whisper-medium": (24, 1024, 4096, 64, 16),
+    "whisper-large": (32, 1280, 5120, 64, 20),
+    "whisper-large-v3": (32, 1280, 5120, 64, 20),
+}
+SHAPES = {**VASWANI_TABLE_3, **T5, **T5_V1_1, **MT5, **BART_AND_MARIAN, **WHISPER}
 
 
 def test_there_are_these_presets_and_no_others():

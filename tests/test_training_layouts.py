@@ -99,7 +99,7 @@ def autocast_activations(model: TransductForConditionalGeneration, source: torch
         return tensor
 
     with torch.autocast("cpu", torch.bfloat16):
-        total = kept_for_backward(model, source, target)
+        total = kept_for_backward(model, {"input_ids": source}, target)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             model(input_ids=source, decoder_input_ids=target)
     tokens = {source.numel(), target.numel()}

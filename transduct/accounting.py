@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from .configuration import TransductConfig
+from .features import KERNEL, ConvStem
 from .loss import CHUNK_TOKENS
 
-PARTS = ("embeddings", "positions", "encoder", "decoder", "cross_attention", "norms", "biases", "output")
-"""Keys of `parameters_by_part`: token tables; learned positions and relative biases; matrices of the encoder's layers; of the
-decoder's self-attention and feed-forward; of cross-attention; weights and biases of norms; biases of the layers' projections;
-an output projection of its own (not tied to an embedding) with the logits' bias, and other heads."""
+PARTS = ("embeddings", "stem", "positions", "encoder", "decoder", "cross_attention", "norms", "biases", "output")
+"""Keys of `parameters_by_part`: token tables; what features come in through; learned positions and relative biases; matrices of
+the encoder's layers; of the decoder's self-attention and feed-forward; of cross-attention; weights and biases of norms; biases of
+the layers' projections; an output projection of its own (not tied to an embedding) with the logits' bias, and other heads."""
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _OPTIMIZERS = ("adamw", "adafactor", "momentum", "sgd")
@@ -35,7 +36,8 @@ class ModelDescription:
     Attributes:
         parameters: Tied matrices count once.
         parameters_by_part: See `PARTS`.
-        multiply_adds_per_source_token, multiply_adds_per_target_token: Of the layers' matrices, in one forward pass.
+        multiply_adds_per_source_token, multiply_adds_per_target_token: Of the layers' matrices, in one forward pass. Where the
+            source is features, its tokens are the states that the stem makes of them, and the stem is counted too.
         output_multiply_adds_per_target_token: Of the output projection, d_model * vocabulary.
         attention_multiply_adds_per_pair: Of scores and weighted values, for one pair of query and key, over all layers of
             "encoder", "decoder" and "cross_attention". They grow with length: see `attention_multiply_adds`.
@@ -157,7 +159,7 @@ def describe(
     return ModelDescription(
         parameters=sum(by_part.values()),
         parameters_by_part=by_part,
-        multiply_adds_per_source_token=sum(tensor.size for tensor in tensors if tensor.multiplies == "source"),
+        multiply_adds_per_source_token=sum(tensor.size * tensor.times for tensor in tensors if tensor.multiplies == "source"),
         multiply_adds_per_target_token=sum(tensor.size for tensor in tensors if tensor.multiplies == "target"),
         output_multiply_adds_per_target_token=output,
         attention_multiply_adds_per_pair={
@@ -190,13 +192,15 @@ def _check(assumptions: dict[str, Any]) -> None:
 
 
 class _Tensor(NamedTuple):
-    """`number` parameters of one shape; `multiplies` names the tokens, "source" or "target", whose states pass through them."""
+    """`number` parameters of one shape; `multiplies` names the tokens, "source" or "target", whose states pass through them, and
+    `times` how often each token does."""
 
     part: str
     shape: tuple[int, ...]
     number: int = 1
     multiplies: str = ""
     trainable: bool = True
+    times: int = 1
 
     @property
     def size(self) -> int:
@@ -209,6 +213,7 @@ class _Presence(NamedTuple):
     encoder: int
     decoder: int
     cross_attention: int
+    stem: int
 
     @classmethod
     def of(cls, tensors: list[_Tensor]) -> "_Presence":
@@ -271,10 +276,6 @@ def _inventory(config_or_model: Any) -> tuple[TransductConfig, list[_Tensor], in
         return config, list(_model_tensors(config_or_model)), 0 if head is None else head.weight.numel()
     if not config.is_encoder_decoder:
         raise ValueError("config_or_model is the config of an encoder-only or decoder-only model: pass the model instead")
-    if config.encoder_input != "tokens":
-        raise ValueError(
-            f"config_or_model has encoder_input={config.encoder_input!r}, which cannot be counted yet: pass the model"
-        )
     return config, list(_encoder_decoder_tensors(config)), config.d_model * config.resolved_decoder_vocab_size
 
 
@@ -282,7 +283,8 @@ def _encoder_decoder_tensors(config: TransductConfig) -> Iterator[_Tensor]:
     """All parameters of `TransductForConditionalGeneration`."""
     source, target = _Stack.of(config, "encoder"), _Stack.of(config, "decoder")
     yield from _embeddings(config)
-    yield from _positions(config, source)
+    yield from _stem(config)
+    yield from _positions(config, source, not config.freeze_encoder_positions)
     yield from _positions(config, target)
     yield from _attention(config, source, "encoder", "source", "source")
     yield from _feed_forward(config, source, "encoder", "source")
@@ -294,8 +296,8 @@ def _encoder_decoder_tensors(config: TransductConfig) -> Iterator[_Tensor]:
 
 def _embeddings(config: TransductConfig) -> Iterator[_Tensor]:
     source, target = (config.vocab_size, config.d_model), (config.resolved_decoder_vocab_size, config.d_model)
-    yield _Tensor("embeddings", source)
-    if config.tie_embeddings in ("target_output", "none"):
+    yield _Tensor("embeddings", source)  # the target's, where the source is features
+    if config.tie_embeddings in ("target_output", "none") and config.encoder_input == "tokens":
         yield _Tensor("embeddings", target)
     if config.tie_embeddings in ("source_target", "none"):
         yield _Tensor("output", target)
@@ -303,9 +305,20 @@ def _embeddings(config: TransductConfig) -> Iterator[_Tensor]:
         yield _Tensor("output", target[:1])
 
 
-def _positions(config: TransductConfig, stack: _Stack) -> Iterator[_Tensor]:
+def _stem(config: TransductConfig) -> Iterator[_Tensor]:
+    if config.feature_size is None:
+        return
+    shape, conv = (config.d_model, config.feature_size), config.feature_stem == "conv"
+    if conv:
+        yield _Tensor("stem", (*shape, KERNEL), 1, "source", times=ConvStem.stride)  # at every frame
+        shape = config.d_model, config.d_model
+    yield _Tensor("stem", (*shape, KERNEL) if conv else shape, 1, "source")
+    yield _Tensor("stem", shape[:1], 1 + conv)  # biases
+
+
+def _positions(config: TransductConfig, stack: _Stack, trainable: bool = True) -> Iterator[_Tensor]:
     if config.positions == "learned":
-        yield _Tensor("positions", (stack.max_positions + config.position_offset, stack.d_model))
+        yield _Tensor("positions", (stack.max_positions + config.position_offset, stack.d_model), trainable=trainable)
     if config.positions == "relative_bias":
         yield _Tensor("positions", (config.relative_buckets, stack.heads), stack.layers if config.relative_bias_per_layer else 1)
 
@@ -345,15 +358,20 @@ def _model_tensors(model: nn.Module) -> Iterator[_Tensor]:
     for name, parameter in model.named_parameters():
         part = _part_of(name)
         multiplies = ""
-        if part in ("encoder", "decoder", "cross_attention"):
+        if part == "stem":
+            multiplies = "source" if parameter.ndim > 1 else ""
+        elif part in ("encoder", "decoder", "cross_attention"):
             from_source = part == "encoder" or (part == "cross_attention" and ("k_proj" in name or "v_proj" in name))
             multiplies = "source" if from_source else "target"
-        yield _Tensor(part, tuple(parameter.shape), 1, multiplies, parameter.requires_grad)
+        times = ConvStem.stride if name.endswith("stem.conv1.weight") else 1
+        yield _Tensor(part, tuple(parameter.shape), 1, multiplies, parameter.requires_grad, times)
 
 
 def _part_of(name: str) -> str:
     if "embed_tokens" in name:
         return "embeddings"
+    if ".stem." in f".{name}":
+        return "stem"
     if "embed_positions" in name or "position_bias" in name:
         return "positions"
     if "norm." in name:
@@ -373,7 +391,8 @@ def _part_of(name: str) -> str:
 def _optimizer_values(tensor: _Tensor, optimizer: str) -> int:
     """How many numbers the optimizer keeps for these parameters."""
     if optimizer == "adafactor":  # rows and columns of squared gradients (arXiv 1804.04235, section 3)
-        return tensor.number * sum(tensor.shape) if len(tensor.shape) == 2 else tensor.size
+        vector = len(tensor.shape) < 2
+        return tensor.size if vector else tensor.number * prod(tensor.shape[:-2]) * sum(tensor.shape[-2:])
     return {"adamw": 2, "momentum": 1, "sgd": 0}[optimizer] * tensor.size
 
 
@@ -405,6 +424,8 @@ def _activation_bytes(config: TransductConfig, has: _Presence, size: int, output
         if given["gradient_checkpointing"]:
             kept = layer + stack.layers * queries * stack.d_model * size
         bytes_by_part[part] = kept + _ends_bytes(config, stack, queries, length, size)
+    if has.stem:
+        bytes_by_part["encoder"] += sources * _stem_bytes(config, size)
     if output:
         chunk = min(CHUNK_TOKENS, targets)
         precise = max(size, _BYTES["float32"])
@@ -436,16 +457,32 @@ def _attention_bytes(
 
 
 def _feed_forward_bytes(config: TransductConfig, stack: _Stack, size: int) -> int:
-    """A token's hidden layer: ReLU's output serves its own backward pass, other activations keep their input.
-
-    T5's "gelu_new" is written out in transformers, and keeps three steps on its way as well.
-    """
-    activated = {"relu": 1, "gelu_new": 5}.get(config.activation, 2)
+    """A token's hidden layer."""
+    activated = _activated(config.activation)
     tensors = activated + 2 if config.gated_ffn else activated
     dropped = config.activation_dropout > 0
     if dropped and not config.gated_ffn and config.activation == "relu":
         tensors += 1
     return stack.d_ff * (tensors * size + _mask(config.activation_dropout))
+
+
+def _activated(activation: str) -> int:
+    """Tensors kept around an activation, its output included, which the next product keeps.
+
+    ReLU's output serves its own backward pass, others keep their input. T5's "gelu_new" is written out in transformers, and keeps
+    three steps on its way as well.
+    """
+    return {"relu": 1, "gelu_new": 5}.get(activation, 2)
+
+
+def _stem_bytes(config: TransductConfig, size: int) -> int:
+    """Of one state: the frames it comes from, and around the activations of a convolutional stem."""
+    assert config.feature_size is not None
+    if config.feature_stem == "linear":
+        return config.feature_size * size
+    activated = _activated(config.feature_activation)
+    hidden = ConvStem.stride * activated + max(activated - 1, 1)  # the last output is kept as a layer's input, if at all
+    return (ConvStem.stride * config.feature_size + hidden * config.d_model) * size
 
 
 def _ends_bytes(config: TransductConfig, stack: _Stack, tokens: int, length: int, size: int) -> int:

@@ -111,7 +111,7 @@ class TransductConfig(PreTrainedConfig):
     position_offset: int = 0
     """Rows of the table before position 0, learned (BART: 2) or sinusoidal (fairseq, M2M100: 2)."""
     freeze_encoder_positions: bool = False
-    """The encoder's learned positions are constants that a checkpoint brings (Whisper)."""
+    """The encoder's table of positions is constant: tensor2tensor's sinusoids, or what a checkpoint brings (Whisper)."""
     sinusoid_layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"
     """sin and cos in alternating columns (section 3.5), or all sines first (Marian, Pegasus), or that with wavelengths which
     reach 10,000 * 2 pi itself (tensor2tensor, fairseq, M2M100); see `positions.sinusoid_table`."""
@@ -309,6 +309,9 @@ class TransductConfig(PreTrainedConfig):
         _require(has_table or self.position_offset == 0, "position_offset", self.position_offset, rule)
         rule = 'belongs to positions="learned"'
         _require(self.positions == "learned" or not self.freeze_encoder_positions, "freeze_encoder_positions", True, rule)
+        rule = "must be even and at least 4 for freeze_encoder_positions, whose table starts as sinusoids"
+        even = self.d_model % 2 == 0 and self.d_model >= 4
+        _require(even or not self.freeze_encoder_positions, "d_model", self.d_model, rule)
 
     def _validate_vocabularies(self):
         if self.decoder_vocab_size not in (None, self.vocab_size):

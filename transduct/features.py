@@ -16,6 +16,9 @@ from transformers.activations import ACT2FN
 from .layers import Linear
 from .masks import check_mask, is_trivial
 
+KERNEL = 3
+"""Frames that a convolution sees at a time."""
+
 
 class FeatureStem(nn.Module):
     """What the stems share: the form of features, and how masks follow.
@@ -95,8 +98,8 @@ class ConvStem(FeatureStem):
         activation: str = "gelu",
     ):
         super().__init__(feature_size, d_model, layout, padding)
-        self.conv1 = nn.Conv1d(feature_size, d_model, kernel_size=3, padding=1)
-        self.conv2 = nn.Conv1d(d_model, d_model, kernel_size=3, stride=self.stride, padding=1)
+        self.conv1 = nn.Conv1d(feature_size, d_model, kernel_size=KERNEL, padding=1)
+        self.conv2 = nn.Conv1d(d_model, d_model, kernel_size=KERNEL, stride=self.stride, padding=1)
         self.activation = ACT2FN[activation]
 
     @property

@@ -4,7 +4,8 @@
   family shares. The source of each value stands beside it.
 - Token ids belong to the vocabulary of the released checkpoints. With a smaller `vocab_size`, set those that lie outside.
 
-Papers: Vaswani et al. 2017 (arXiv 1706.03762), T5 (1910.10683), mT5 (2010.11934), BART (1910.13461), Marian (1804.00344).
+Papers: Vaswani et al. 2017 (arXiv 1706.03762), T5 (1910.10683), mT5 (2010.11934), BART (1910.13461), Marian (1804.00344),
+Whisper (2212.04356).
 """
 
 import difflib
@@ -183,6 +184,42 @@ def _marian(**changes: Any) -> dict[str, Any]:
     return {**base, **changes}
 
 
+def _whisper(**changes: Any) -> dict[str, Any]:
+    """Whisper (arXiv 2212.04356, section 2.2; sizes: Table 1), with the values of the released multilingual checkpoints.
+
+    Log-mel frames of 10 ms, two convolutions, pre-norm. The English-only checkpoints have vocab_size=51864 and all ids of special
+    tokens lower by one.
+    """
+    base = dict(
+        encoder_input="features",
+        feature_size=80,  # section 2.2: log-magnitude mel channels
+        feature_stem="conv",  # section 2.2: width 3, GELU, the second with a stride of two
+        feature_activation="gelu",
+        feature_layout="channels_first",  # transformers' WhisperFeatureExtractor
+        feature_padding="seen",  # section 2.3: 30-second segments without a mask
+        vocab_size=51865,  # GPT-2's pieces refitted for many languages, special tokens, 1,501 time stamps
+        norm_position="pre",  # section 2.2
+        final_norm=True,
+        positions="learned",  # section 2.2: of the decoder; the encoder's are sinusoids
+        freeze_encoder_positions=True,
+        max_positions=1500,  # 30 seconds, after the stride
+        decoder_max_positions=448,  # released checkpoints
+        activation="gelu",
+        key_bias=False,  # released code: none in key projections
+        scale_embeddings=False,
+        tie_embeddings="target_output",  # section 2.2
+        freeze_padding_embedding=True,
+        dropout=0.0,  # section 2.4: no regularisation
+        initializer="normal",
+        initializer_std=0.02,
+        bos_token_id=50257,
+        pad_token_id=50257,
+        eos_token_id=50257,  # <|endoftext|>
+        decoder_start_token_id=50258,  # <|startoftranscript|>
+    )
+    return {**base, **changes}
+
+
 def _layers(count: int) -> dict[str, int]:
     return {"encoder_layers": count, "decoder_layers": count}
 
@@ -232,4 +269,11 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "bart-large": _bart(d_model=1024, d_ff=4096, num_heads=16, **_layers(12)),
     # OPUS-MT
     "marian-base": _marian(),
+    # Whisper, Table 1; heads are 64 wide, feed-forwards four times d_model; large-v3 from its model card
+    "whisper-tiny": _whisper(d_model=384, d_ff=1536, num_heads=6, **_layers(4)),
+    "whisper-base": _whisper(d_model=512, d_ff=2048, num_heads=8, **_layers(6)),
+    "whisper-small": _whisper(d_model=768, d_ff=3072, num_heads=12, **_layers(12)),
+    "whisper-medium": _whisper(d_model=1024, d_ff=4096, num_heads=16, **_layers(24)),
+    "whisper-large": _whisper(d_model=1280, d_ff=5120, num_heads=20, **_layers(32)),
+    "whisper-large-v3": _whisper(d_model=1280, d_ff=5120, num_heads=20, feature_size=128, vocab_size=51866, **_layers(32)),
 }

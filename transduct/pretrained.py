@@ -18,7 +18,7 @@ from .attention import MultiHeadAttention
 from .configuration import TransductConfig
 from .features import LinearStem
 from .layers import FeedForward, RMSNorm
-from .positions import RelativePositionBias, SinusoidalPositions, sinusoid_table
+from .positions import LearnedPositions, RelativePositionBias, SinusoidalPositions, sinusoid_table
 
 
 class TransductPreTrainedModel(PreTrainedModel):
@@ -62,13 +62,16 @@ class TransductPreTrainedModel(PreTrainedModel):
         | down                        | Xavier uniform  | d_ff^-0.5                             | initializer_std |
         | stem of features            | Xavier uniform  | (values that one output sums up)^-0.5 | initializer_std |
 
-        Biases start at 0, norm weights at 1. With `freeze_padding_embedding`, the padding token's row is 0.
+        Frozen positions are sinusoids (Whisper). Biases start at 0, norm weights at 1. With `freeze_padding_embedding`, the
+        padding token's row is 0.
         """
         scheme, width = self.config.initializer, self.config.d_model
         if isinstance(module, nn.Linear):  # a head; the layers' projections are set again below
             self._fill(module.weight, width**-0.5)
             if module.bias is not None:
                 init.zeros_(module.bias)
+        elif isinstance(module, LearnedPositions) and not module.weight.requires_grad:
+            init.copy_(module.weight, sinusoid_table(*module.weight.shape, "tensor2tensor"))
         elif isinstance(module, nn.Embedding):
             self._fill(module.weight, 1.0 if scheme == "t5" else width**-0.5)
             if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):

@@ -107,8 +107,8 @@ def needs(
     return Needs(
         parameters=single.parameters,
         trained=single.gradient_bytes // 4,
-        matrices=sum(parts[part] for part in ("encoder", "decoder", "cross_attention", "output")),
-        outside_layers=sum(parts[part] for part in ("embeddings", "positions", "output")),
+        matrices=sum(parts[part] for part in ("stem", "encoder", "decoder", "cross_attention", "output")),
+        outside_layers=sum(parts[part] for part in ("embeddings", "stem", "positions", "output")),
         largest_layer=max(encoder_layer, decoder_layer),
         optimizer=single.optimizer_bytes,
         activations=computed.activation_bytes,

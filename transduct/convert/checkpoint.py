@@ -89,7 +89,7 @@ class Checkpoint:
         return self.readers[name]()
 
     def find(self, ending: str) -> str:
-        """The name of a tensor that is `ending`, or ends in it after a prefix such as "model."; `ending` itself if there is none."""
+        """The name of a tensor that is `ending`, or ends in it after a prefix such as "model."; `ending` if there is none."""
         if ending in self.readers:
             return ending
         return next((name for name in self.readers if name.endswith(f".{ending}")), ending)

@@ -115,7 +115,8 @@ def _name_shards(folder: Path, shards: list[list[str]], written: Weights) -> lis
     if len(shards) == 1:
         (folder / _draft(0)).rename(folder / SAFETENSORS)
         return [SAFETENSORS]
-    places, files = {}, []
+    places: dict[str, str] = {}
+    files = []
     for number, names in enumerate(shards):
         file = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
         (folder / _draft(number)).rename(folder / file)

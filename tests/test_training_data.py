@@ -20,12 +20,9 @@ def tokenizer():
     return TransductTokenizer.train(iter(["abcd"]), "chars")
 
 
-@pytest.fixture
-def made(monkeypatch):
-    """Which files were made, in their order."""
-    names, make = [], data._make
-    monkeypatch.setattr(data, "_make", lambda path, *rest: names.append(path.name) or make(path, *rest))
-    return names
+def stored(folder: Path) -> dict[str, int]:
+    """The Arrow files of a run, each with the time at which it was written."""
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "out").glob("*.arrow")}
 
 
 def write(folder: Path, lines: list[str], name: str = "x.jsonl") -> None:
@@ -40,51 +37,58 @@ def start(folder, encoder, name="train", split=SPLIT, **options):
     return load(split, folder, encoder, folder / "out", name, **options)
 
 
-def test_the_data_are_mapped_into_memory_and_used_again(tmp_path, tokenizer, made):
+def test_the_data_are_mapped_into_memory_and_used_again(tmp_path, tokenizer):
     write(tmp_path, GOOD)
     loaded = start(tmp_path, PairEncoder(tokenizer, SPLIT))
     assert (loaded.rows, len(loaded.dataset), bool(loaded.skipped)) == (2, 3, False)
     (file,) = (tmp_path / "out").glob("*.arrow")
     assert loaded.dataset.cache_files == [{"filename": str(file)}]
+    before = stored(tmp_path)
     again = start(tmp_path, PairEncoder(tokenizer, SPLIT))
-    assert len(made) == 1
+    assert stored(tmp_path) == before
     assert again.dataset[:] == loaded.dataset[:]
     assert again.rows == 2
 
 
-def test_a_change_of_anything_makes_them_anew(tmp_path, tokenizer, made):
+def test_a_change_of_anything_makes_them_anew(tmp_path, tokenizer):
     write(tmp_path, GOOD)
     assert not start(tmp_path, PairEncoder(tokenizer, SPLIT)).changed
+    files = [stored(tmp_path)]
     write(tmp_path, GOOD[:1])
     anew = start(tmp_path, PairEncoder(tokenizer, SPLIT))
     assert (anew.rows, anew.changed) == (1, True)
+    files.append(stored(tmp_path))
     assert not start(tmp_path, PairEncoder(tokenizer, SPLIT)).changed
+    assert stored(tmp_path) == files[-1]
     os.utime(tmp_path / "x.jsonl", (1, 1))
-    start(tmp_path, PairEncoder(tokenizer, SPLIT))
-    start(tmp_path, PairEncoder(tokenizer, SPLIT, max_source_tokens=10))
-    start(tmp_path, PairEncoder(tokenizer, SPLIT, max_source_tokens=10), bad_rows="skip")
-    other = TransductTokenizer.train(iter(["abcde"]), "chars")
-    start(tmp_path, PairEncoder(other, SPLIT, max_source_tokens=10), bad_rows="skip")
-    start(tmp_path, PairEncoder(other, SPLIT), bad_rows="skip", split=SplitSource(json="x.jsonl", limit=1))
-    assert len(set(made)) == 7
-    assert len(list((tmp_path / "out").glob("*.arrow"))) == 1  # what is not used again is deleted
+    other, first = TransductTokenizer.train(iter(["abcde"]), "chars"), SplitSource(json="x.jsonl", limit=1)
+    for encoder, options in (
+        (PairEncoder(tokenizer, SPLIT), {}),
+        (PairEncoder(tokenizer, SPLIT, max_source_tokens=10), {}),
+        (PairEncoder(tokenizer, SPLIT, max_source_tokens=10), {"bad_rows": "skip"}),
+        (PairEncoder(other, SPLIT, max_source_tokens=10), {"bad_rows": "skip"}),
+        (PairEncoder(other, SPLIT), {"bad_rows": "skip", "split": first}),
+    ):
+        assert start(tmp_path, encoder, **options).changed
+        files.append(stored(tmp_path))
+    assert all(len(names) == 1 for names in files)  # what is not used again is deleted
+    assert len({name for names in files for name in names}) == 7
     start(tmp_path, KeepTexts(), "test")
-    assert len(list((tmp_path / "out").glob("*.arrow"))) == 2
+    assert len(stored(tmp_path)) == 2
 
 
-def test_a_file_that_was_cut_is_made_anew(tmp_path, tokenizer, made):
+def test_a_file_that_was_cut_is_made_anew(tmp_path, tokenizer):
     write(tmp_path, GOOD)
     start(tmp_path, PairEncoder(tokenizer, SPLIT))
     (file,) = (tmp_path / "out").glob("*.arrow")
-    file.write_bytes(file.read_bytes()[:-8])
-    assert start(tmp_path, PairEncoder(tokenizer, SPLIT)).rows == 2
-    assert len(made) == 2
-    (tmp_path / "out" / file.with_suffix(".json").name).unlink()
-    start(tmp_path, PairEncoder(tokenizer, SPLIT))
-    assert len(made) == 3
-    (tmp_path / "out" / file.with_suffix(".json").name).write_text("")
-    assert start(tmp_path, PairEncoder(tokenizer, SPLIT)).rows == 2
-    assert len(made) == 4
+    note, whole = file.with_suffix(".json"), file.read_bytes()
+    for damage in (lambda: file.write_bytes(whole[:-8]), note.unlink, lambda: note.write_text("")):
+        damage()
+        before = stored(tmp_path)
+        assert start(tmp_path, PairEncoder(tokenizer, SPLIT)).rows == 2
+        assert file.read_bytes() == whole
+        assert stored(tmp_path) != before
+        assert note.stat().st_size > 0
 
 
 def test_what_was_begun_and_never_finished_is_deleted(tmp_path, tokenizer):
@@ -98,23 +102,25 @@ def test_what_was_begun_and_never_finished_is_deleted(tmp_path, tokenizer):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {file.name, file.with_suffix(".json").name, others.name}
 
 
-def test_what_a_function_yields_is_asked_for_each_time(tmp_path, tokenizer, made):
+def test_what_a_function_yields_is_asked_for_each_time(tmp_path, tokenizer):
     (tmp_path / "f.py").write_text("from pathlib import Path\ndef f(file):\n    yield Path(file).read_text(), 'a'\n")
     split = SplitSource(function="f.py:f", arguments={"file": str(tmp_path / "hidden")})
     for text in ("a", "b"):
         (tmp_path / "hidden").write_text(text)
         assert start(tmp_path, KeepTexts(), split=split).dataset["source"][:] == [text]
-    assert len(made) == 2
 
 
-def test_a_data_set_that_has_changed_is_read_again(tmp_path, made):
+def test_a_data_set_that_has_changed_is_read_again(tmp_path):
+    files = []
     for source in ("a", "a", "b"):
         Dataset.from_dict({"source": [source], "target": ["x"]}).save_to_disk(tmp_path / "saved")
         assert start(tmp_path, KeepTexts(), split=SplitSource(dataset="saved")).dataset["source"][:] == [source]
-    assert len(set(made)) == 2
+        files.append(stored(tmp_path))
+    assert files[0] == files[1]
+    assert set(files[1]) != set(files[2])
 
 
-def test_bad_rows_are_refused_or_counted_by_reason(tmp_path, tokenizer, made):
+def test_bad_rows_are_refused_or_counted_by_reason(tmp_path, tokenizer):
     write(tmp_path, [*GOOD, "{", '{"source": "", "target": "b"}', "[]", '{"source": "abcd", "target": "b"}'])
     encoder = PairEncoder(tokenizer, SPLIT, max_source_tokens=4)
     with pytest.raises(BadRow, match=r"x\.jsonl:3: not JSON"):
@@ -124,9 +130,10 @@ def test_bad_rows_are_refused_or_counted_by_reason(tmp_path, tokenizer, made):
     assert skipped.counts == {"malformed": 2, "empty source": 1, "long source": 1}
     assert str(skipped).startswith(f"4 rows skipped: 2 malformed (the first: {tmp_path}/x.jsonl:3: not JSON")
     assert f"1 empty source (the first: {tmp_path}/x.jsonl:4: the source is empty)" in str(skipped)
+    before = stored(tmp_path)
     again = start(tmp_path, encoder, bad_rows="skip").skipped
     assert (again.counts, again.first) == (skipped.counts, skipped.first)
-    assert len(made) == 2  # the one that was refused, and one more
+    assert stored(tmp_path) == before
     write(tmp_path, ["{"])
     with pytest.raises(ValueError, match=r"no usable row in x\.jsonl: 1 rows skipped: 1 malformed"):
         start(tmp_path, encoder, bad_rows="skip")

@@ -8,6 +8,7 @@ import pytest
 from transduct.training.metrics import (
     ERRORS,
     METRICS,
+    TIMINGS,
     bleu,
     chrf,
     closest_edits,
@@ -17,6 +18,7 @@ from transduct.training.metrics import (
     sequence_error,
     ter,
     token_error,
+    without_timings,
 )
 
 
@@ -128,3 +130,10 @@ def test_errors(metric, outputs, references, message):
 def test_empty_references_have_no_error_rate():
     with pytest.raises(ValueError, match="every closest reference is empty"):
         token_error(["a"], [""])
+
+
+def test_timings_are_told_from_metrics():
+    noted = [f"test_{name}" for name in TIMINGS]
+    metrics = ["test_loss", "test_lead_time", "test_words_per_second", "test_own_runtime"]
+    assert without_timings([*metrics, *noted, "epoch"]) == metrics
+    assert without_timings(["loss", "lead_time"]) == ["loss", "lead_time"]

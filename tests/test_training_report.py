@@ -12,7 +12,15 @@ from transduct.training.report import REPORT, Sample, TrainingRecord, command_li
 
 HISTORY = [
     {"loss": 5.0, "grad_norm": 2.0, "learning_rate": 1e-3, "epoch": 0.1, "step": 20},
-    {"eval_loss": 4.5, "eval_bleu": 3.25, "eval_runtime": 77.7, "eval_samples_per_second": 66.6, "epoch": 0.2, "step": 40},
+    {
+        "eval_loss": 4.5,
+        "eval_bleu": 3.25,
+        "eval_lead_time": 55.5,
+        "eval_runtime": 77.7,
+        "eval_samples_per_second": 66.6,
+        "epoch": 0.2,
+        "step": 40,
+    },
     {"loss": 4.0, "grad_norm": 1.0, "learning_rate": 9e-4, "epoch": 0.2, "step": 40},
     {"train_runtime": 12.0, "train_loss": 4.5, "total_flos": 3, "epoch": 0.2, "step": 40},
 ]
@@ -68,10 +76,10 @@ def test_it_shows_the_whole_run():
     for text in (
         "runs/x", "40 steps, 0.20 epochs, last training loss 4.0000", "word error 0.1235", "31.2000",
         "one house", "equal", "differs", "parameters 7", "output: runs/x",
-        "transduct train x.yaml", "Learning rate", "bleu", "3.2500", "torch",
+        "transduct train x.yaml", "Learning rate", "bleu", "3.2500", "lead time", "55.5000", "torch",
     ):  # fmt: skip
         assert text in page.text, text
-    assert page.tags.count("svg") == 4  # loss, rate, gradient, BLEU
+    assert page.tags.count("svg") == 5  # loss, rate, gradient, BLEU, lead time
     assert "77.7" not in page.text
     assert "66.6" not in page.text
 

@@ -12,13 +12,22 @@ texts that are all right.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 References = Sequence[str | Sequence[str]]
 
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "jit_compilation_time")
 """What a trainer logs of an evaluation beside its loss and metrics, each behind the prefix of the evaluation."""
+
+
+def without_timings(names: Iterable[str]) -> list[str]:
+    """Names of what an evaluation measured, without what the trainer notes about time; a metric may have such a name, too."""
+    names = list(names)
+    prefixes = [name.removesuffix("runtime") for name in names if name.endswith("_runtime")]
+    prefix = min(prefixes, key=len, default="")  # the trainer's own; a metric that is called like it has a longer one
+    noted = {"epoch", *(prefix + name for name in TIMINGS)}
+    return [name for name in names if name not in noted]
 
 
 def edit_distance(first: Sequence, second: Sequence) -> int:

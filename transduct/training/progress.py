@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from transduct.training.metrics import TIMINGS
+from transduct.training.metrics import without_timings
 from transduct.training.schedules import BudgetedLR
 
 
@@ -76,7 +76,7 @@ class ShowProgress(TrainerCallback):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics=None, **kwargs: Any):
         self._end_evaluation()
         if state.is_world_process_zero and metrics:
-            kept = _results(metrics)
+            kept = {name: metrics[name] for name in without_timings(metrics)}
             figures = ", ".join(f"{name.removeprefix('eval_').replace('_', ' ')} {value:.4f}" for name, value in kept.items())
             if any(name.startswith("eval_") for name in kept):  # not a test set, which is shown when all is over
                 self.console.print(f"step {state.global_step:,}  validation: {figures}", highlight=False, soft_wrap=True)
@@ -123,14 +123,6 @@ def time_left(seconds: float, share_before: float, share: float) -> str:
         return "unknown time"
     left = seconds * max(1 - share, 0.0) / (share - share_before)
     return str(timedelta(seconds=round(left)))
-
-
-def _results(metrics: dict[str, float]) -> dict[str, float]:
-    """What an evaluation measured, without what the trainer notes about time; a metric may have such a name, too."""
-    prefixes = [name.removesuffix("runtime") for name in metrics if name.endswith("_runtime")]
-    prefix = min(prefixes, key=len, default="")  # the trainer's own; a metric that is called like it has a longer one
-    noted = {"epoch", *(prefix + name for name in TIMINGS)}
-    return {name: value for name, value in metrics.items() if name not in noted}
 
 
 def _share_done(state: TrainerState, scheduler: Any) -> float:

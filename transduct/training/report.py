@@ -19,10 +19,10 @@ from typing import Any
 from transduct.accounting import describe
 from transduct.training.charts import line_chart
 from transduct.training.files import write_whole
+from transduct.training.metrics import without_timings
 
 PACKAGES = ("transduct", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "sacrebleu")
 REPORT = "training_report.html"
-NOT_METRICS = ("_runtime", "_per_second", "_time", "_timing", "_flos")
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _further(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _validation(history: Sequence[Mapping[str, Any]]) -> str:
-    keys = {key: None for row in history for key in row if key.startswith("eval_") and not key.endswith(NOT_METRICS)}
+    keys = without_timings({key: None for row in history for key in row if key.startswith("eval_")})
     if not keys:
         return ""
     columns = {key: dict(_points(history, key)) for key in keys}

@@ -96,6 +96,11 @@ class PreallocatedLayer(CacheLayerMixin):
         for view in (self.keys, self.values):
             view.index_copy_(0, rows, view.index_select(0, sources))
 
+    def drop_rows(self, kept: int) -> None:
+        """Forget all rows but the first `kept`, without copying."""
+        self._key_buffer, self._value_buffer = self._key_buffer[:kept], self._value_buffer[:kept]
+        self._show(self._length)
+
     def batch_repeat_interleave(self, repeats: int) -> None:
         self._replace_rows(lambda states: states.repeat_interleave(repeats, dim=0))
 

@@ -1,0 +1,63 @@
+"""transformers' logits processors over a batch that shrinks.
+
+Most processors look at each row alone. Some know the row's number, such as those that look at its source: they are shown a batch
+of the first size, in which rows that have left are empty.
+"""
+
+from typing import Any
+
+import torch
+from transformers import LogitsProcessorList
+from transformers.generation import logits_process
+
+ROW_BY_ROW = (
+    logits_process.ExponentialDecayLengthPenalty,
+    logits_process.ForcedBOSTokenLogitsProcessor,
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.InfNanRemoveLogitsProcessor,
+    logits_process.LogitNormalization,
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.NoBadWordsLogitsProcessor,
+    logits_process.NoRepeatNGramLogitsProcessor,
+    logits_process.RepetitionPenaltyLogitsProcessor,
+    logits_process.SequenceBiasLogitsProcessor,
+    logits_process.SuppressTokensAtBeginLogitsProcessor,
+    logits_process.SuppressTokensLogitsProcessor,
+    logits_process.EpsilonLogitsWarper,
+    logits_process.EtaLogitsWarper,
+    logits_process.MinPLogitsWarper,
+    logits_process.TemperatureLogitsWarper,
+    logits_process.TopKLogitsWarper,
+    logits_process.TopPLogitsWarper,
+    logits_process.TypicalLogitsWarper,
+)
+"""Those that treat each row by its own tokens and scores."""
+
+
+class RowProcessors:
+    """The processors of a search.
+
+    Args:
+        processors: as `generate` made them; sources: how many there were at first; candidates: rows of each.
+    """
+
+    def __init__(self, processors: LogitsProcessorList, sources: int, candidates: int):
+        self.processors = processors
+        self.rows = sources * candidates
+        self.candidates = candidates
+        self.by_row = all(type(processor) in ROW_BY_ROW for processor in processors)
+
+    def __bool__(self) -> bool:
+        return len(self.processors) > 0
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
+        """Processed scores (B*N, V) of rows (B*N, T) that belong to the sources numbered `alive` (B)."""
+        in_place = len(ids) == self.rows and bool((alive == torch.arange(len(alive), device=alive.device)).all())
+        if self.by_row or in_place:
+            return self.processors(ids, scores)
+        numbers = (alive[:, None] * self.candidates + torch.arange(self.candidates, device=alive.device)).flatten()  # (B*N)
+        all_ids: Any = ids[:1].expand(self.rows, -1).clone()
+        all_scores = scores[:1].expand(self.rows, -1).clone()
+        all_ids[numbers], all_scores[numbers] = ids, scores
+        return self.processors(all_ids, all_scores)[numbers]

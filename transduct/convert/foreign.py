@@ -1,0 +1,54 @@
+"""Checkpoints of other programs than transformers, each opened as one description that in-memory and on-disk imports share.
+
+fairseq's `.pt` and Marian's `.npz` and `.bin` hold options and tensors of their own. `Opened` says which of our tensors each one
+is, so that writing a checkpoint is the same work for all; see `models.Conversion`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from transduct.convert.checkpoint import Checkpoint
+from transduct.convert.memory import build
+from transduct.convert.models import Conversion
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint of another program, not yet converted."""
+
+    conversion: Conversion
+    checkpoint: Checkpoint
+    generation: GenerationConfig | None
+    """How that program decodes unless told otherwise; None for a classifier."""
+    tokenizer: PreTrainedTokenizerBase | None
+    """None: none could be made of the files, or none was asked for."""
+    text: str
+    """What text the tokenizer expects, or what is missing for one."""
+
+    def model(self) -> PreTrainedModel:
+        """Our model with copies of its weights, in evaluation mode."""
+        state = {name: tensor.clone() for name, tensor in self.conversion.to_ours(self.checkpoint)}
+        model = build(self.conversion.our_class, self.conversion.config, state)
+        if self.generation is not None:
+            model.generation_config = self.generation
+        return model
+
+
+def is_foreign(path: str | Path) -> bool:
+    """Whether `open_foreign` is the one to ask: a file, not a folder, by its ending."""
+    return Path(path).is_file() and Path(path).suffix in (".pt", ".npz", ".bin")
+
+
+def open_foreign(path: str | Path) -> Opened:
+    """Open a checkpoint of Marian (.npz, .bin) or fairseq (.pt) with the files beside it.
+
+    Raises:
+        ValueError: for any other file, and for whatever cannot be imported, named.
+    """
+    from transduct.convert import fairseq, marian_files, marian_npz
+
+    if marian_files.is_marian(path):
+        return marian_npz.open_checkpoint(path)
+    return fairseq.open_checkpoint(path)

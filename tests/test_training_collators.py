@@ -126,3 +126,52 @@ def test_refuses_what_it_cannot_pad():
         Seq2SeqCollator(Tokenizer())([])
     with pytest.raises(ValueError, match="pad_token_id is None"):
         Seq2SeqCollator(SimpleNamespace(pad_token_id=None, padding_side="right"))
+
+
+# ---- features -----------------------------------------------------------------------------------------------------
+FRAMES = [
+    {"input_features": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "labels": [8, 1]},
+    {"input_features": np.array([[7.0, 8.0]]), "labels": [9, 1, 1]},
+]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_features_are_padded_with_zeros_and_masked(side):
+    batch = Seq2SeqCollator(Tokenizer(side), model=model(), pad_to_multiple_of=4)(FRAMES)
+    assert batch["input_features"].dtype == torch.float32
+    right = {
+        "input_features": [[[1, 2], [3, 4], [5, 6], [0, 0]], [[7, 8], [0, 0], [0, 0], [0, 0]]],
+        "attention_mask": [[1, 1, 1, 0], [1, 0, 0, 0]],
+    }
+    left = {
+        "input_features": [[[0, 0], [1, 2], [3, 4], [5, 6]], [[0, 0], [0, 0], [0, 0], [7, 8]]],
+        "attention_mask": [[0, 1, 1, 1], [0, 0, 0, 1]],
+    }
+    for name, rows in (right if side == "right" else left).items():
+        assert batch[name].tolist() == rows
+    assert batch["labels"].tolist() == [[8, 1, -100, -100], [9, 1, 1, -100]]
+    assert batch["decoder_input_ids"].tolist() == [[3, 8, 1, 0], [3, 9, 1, 1]]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
+def test_features_with_channels_first_are_the_same_transposed(side, kind):
+    rows = [{**row, "input_features": kind(np.array(row["input_features"]).T.tolist())} for row in FRAMES]
+    want = Seq2SeqCollator(Tokenizer(side))(FRAMES)
+    got = Seq2SeqCollator(Tokenizer(side), feature_layout="channels_first")(rows)
+    assert torch.equal(got["input_features"], want["input_features"].transpose(1, 2))
+    assert torch.equal(got["attention_mask"], want["attention_mask"])
+    of_model = SimpleNamespace(config=SimpleNamespace(feature_layout="channels_first", feature_padding="hidden"), **vars(model()))
+    assert torch.equal(Seq2SeqCollator(Tokenizer(side), model=of_model)(rows)["input_features"], got["input_features"])
+
+
+def test_features_that_cannot_be_padded_are_refused():
+    sees = SimpleNamespace(config=SimpleNamespace(feature_layout="time_first", feature_padding="seen"), **vars(model()))
+    with pytest.raises(ValueError, match="1 to 3 frames, but the model has feature_padding"):
+        Seq2SeqCollator(Tokenizer(), model=sees)(FRAMES)
+    with pytest.raises(ValueError, match="frames of one size"):
+        Seq2SeqCollator(Tokenizer())([FRAMES[0], {**FRAMES[1], "input_features": [[1.0, 2.0, 3.0]]}])
+    with pytest.raises(ValueError, match=r"cover the frames of its input_features; these are \[3, 1\]"):
+        Seq2SeqCollator(Tokenizer())([{**row, "attention_mask": [1, 1]} for row in FRAMES])
+    with pytest.raises(ValueError, match="feature_layout='rows' must be"):
+        Seq2SeqCollator(Tokenizer(), feature_layout="rows")

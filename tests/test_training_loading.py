@@ -138,6 +138,14 @@ def test_lengths_need_columns_and_an_end():
         pair_lengths(Dataset.from_list(pairs(2)).to_iterable_dataset())
 
 
+def test_lengths_of_features_are_their_frames():
+    rows = [{"input_features": [[0.5, 1.0]] * frames, "labels": [3] * frames} for frames in (4, 1, 7)]
+    turned = [{**row, "input_features": [list(channel) for channel in zip(*row["input_features"], strict=True)]} for row in rows]
+    for given, layout in ((rows, "time_first"), (turned, "channels_first")):
+        for dataset in (given, Dataset.from_list(given)):
+            assert [side.tolist() for side in pair_lengths(dataset, layout)] == [[4, 1, 7], [4, 1, 7]]
+
+
 @pytest.mark.parametrize("budget", [40, "auto"])
 def test_a_recipe_packs(tmp_path, budget):
     outcome = start(tmp_path, lambda raw: raw["training"].update(packing=True, max_tokens_per_batch=budget, max_steps=2))

@@ -13,6 +13,7 @@ from transformers.trainer_callback import TrainerCallback
 from launching import launch
 from tiny_training import pairs, tiny_model, tiny_trainer
 from transduct.training import TransductTrainer
+from transduct.training.fitting import trial_step
 from transduct.training.schedules import vaswani
 
 
@@ -157,3 +158,53 @@ def test_two_processes_agree_on_time_weights_and_loss(tmp_path):
     alone = tiny_trainer(tmp_path, tiny_model(dropout=0.0), pairs(20), per_device_eval_batch_size=3)
     assert first["before"] == pytest.approx(alone.evaluate()["eval_loss"], rel=1e-5)
     assert first["after"] < first["before"]
+
+
+# ---- sources of features ------------------------------------------------------------------------------------------
+FEATURES = dict(encoder_input="features", feature_size=3, tie_embeddings="target_output", norm_position="pre", dropout=0.0)
+
+
+def frames(count: int = 24) -> list[dict]:
+    """Rows of one-hot frames and the symbols that they stand for."""
+    rows = []
+    for pair in pairs(count):
+        symbols = [symbol % 3 for symbol in pair["labels"][:-1]]
+        rows.append({"input_features": [[float(n == symbol) for n in range(3)] for symbol in symbols]})
+        rows[-1]["labels"] = [*(symbol + 3 for symbol in symbols), 1]
+    return rows
+
+
+@pytest.mark.parametrize("stem", ["linear", "conv"])
+def test_features_train_in_batches_by_cost_and_are_evaluated_by_generation(tmp_path, stem):
+    predicted = []
+    options = dict(max_tokens_per_batch=120, learning_rate=0.01, num_train_epochs=8, predict_with_generate=True)
+    model = tiny_model(**FEATURES, feature_stem=stem)
+
+    def note(prediction) -> dict:
+        predicted.append(prediction.predictions)
+        return {}
+
+    trainer = tiny_trainer(tmp_path, model, frames(), metrics=note, logging_strategy="epoch", **options)
+    before = trainer.evaluate()["eval_loss"]
+    for batch in trainer.get_train_dataloader():
+        assert batch["attention_mask"].numel() + batch["labels"].numel() <= 120
+        assert batch["input_features"].shape[:2] == batch["attention_mask"].shape
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before / 2
+    assert predicted[-1].shape[0] == 24
+    counts = [log for log in trainer.state.log_history if "source_tokens_per_second" in log]
+    assert counts
+    assert all(log["source_tokens_per_second"] > 0 and 0 <= log["padding_share"] < 0.6 for log in counts)
+
+
+def test_features_find_their_own_budget(tmp_path):
+    trainer = tiny_trainer(tmp_path, tiny_model(**FEATURES, feature_layout="channels_first"), frames())
+    longest = torch.tensor([9, 7]).numpy()
+    trial_step(trainer, longest, rows=2, backward=True)
+    assert trainer.model.model.encoder.stem.proj.weight.grad is not None
+
+
+def test_features_cannot_be_packed(tmp_path):
+    trainer = tiny_trainer(tmp_path, tiny_model(**FEATURES), frames(), max_tokens_per_batch=60, packing=True)
+    with pytest.raises(ValueError, match="the source of this model is features"):
+        trainer.get_train_dataloader()

@@ -3,7 +3,8 @@
 `Seq2SeqCollator` does what transformers' `DataCollatorForSeq2Seq` does, with these differences:
 - it never changes its input and never calls the tokenizer: padding needs the pad token and the side only;
 - labels are padded on the right whatever the tokenizer's side is, since teacher forcing starts with the first label;
-- a list-valued column that it cannot pad is an error, not a tensor of unequal rows.
+- a list-valued column that it cannot pad is an error, not a tensor of unequal rows;
+- sources may be features: float vectors, a frame each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,7 @@ class Seq2SeqCollator:
         pad_to_multiple_of: lengths are rounded up to a multiple of this.
         label_pad_token_id: fills the labels; the loss ignores -100.
         return_tensors: "pt" or "np".
+        feature_layout: of `input_features`, "time_first" or "channels_first"; None: the model's, or "time_first" without one.
     """
 
     tokenizer: Any
@@ -48,6 +50,7 @@ class Seq2SeqCollator:
     pad_to_multiple_of: int | None = None
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
+    feature_layout: str | None = None
 
     def __post_init__(self):
         if self.padding not in (True, "longest", "max_length"):
@@ -58,20 +61,32 @@ class Seq2SeqCollator:
             raise ValueError(f'return_tensors={self.return_tensors!r} must be "pt" or "np"')
         if self.tokenizer.pad_token_id is None:
             raise ValueError("tokenizer.pad_token_id is None: batches of unequal rows need a padding token")
+        if self.feature_layout not in (None, "time_first", "channels_first"):
+            raise ValueError(f'feature_layout={self.feature_layout!r} must be "time_first" or "channels_first"')
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Examples with `input_ids` and, if they are for training, `labels`; both lists, arrays or tensors of one dimension.
+        """Examples with `input_ids` or `input_features` and, if they are for training, `labels`; lists, arrays or tensors.
+
+        Args:
+            features: ids and labels of one dimension; `input_features` (S, F), or (F, S) if their layout is "channels_first".
 
         Returns:
-            `input_ids` and `attention_mask` (B, S), `labels` and `decoder_input_ids` (B, T), and every other column as it is.
+            `input_ids` (B, S) or `input_features` (B, S, F) or (B, F, S), their `attention_mask` (B, S), `labels` and
+            `decoder_input_ids` (B, T), and every other column as it is.
         """
         if not features:
             raise ValueError("features is empty: a batch needs at least one example")
         columns = {name: [feature[name] for feature in features] for name in features[0]}
         if columns.get("labels") is not None and all(label is None for label in columns["labels"]):
             del columns["labels"]
-        columns.setdefault("attention_mask", [[1] * len(ids) for ids in columns["input_ids"]])
+        frames = columns.pop("input_features", None)
+        lengths = [len(ids) for ids in columns["input_ids"]] if frames is None else self._frame_counts(frames)
+        columns.setdefault("attention_mask", [[1] * length for length in lengths])
+        if frames is not None and [len(mask) for mask in columns["attention_mask"]] != lengths:
+            raise ValueError(f"each attention_mask must cover the frames of its input_features; these are {lengths}")
         arrays = {name: self._stacked(name, rows) for name, rows in columns.items()}
+        if frames is not None:
+            arrays["input_features"] = self._padded_features(frames, arrays["attention_mask"].shape[1])
         as_tensors = self.return_tensors == "pt"
         batch = {name: torch.from_numpy(array) if as_tensors else array for name, array in arrays.items()}
         if "labels" in batch and "decoder_input_ids" not in batch:
@@ -108,6 +123,40 @@ class Seq2SeqCollator:
             else:
                 target[longest - len(row) :] = row
         return padded
+
+    @property
+    def _layout(self) -> str:
+        return self.feature_layout or str(getattr(getattr(self.model, "config", None), "feature_layout", "time_first"))
+
+    def _frame_counts(self, frames: list[Any]) -> list[int]:
+        """Frames of each row.
+
+        Raises:
+            ValueError: for rows of unequal length that a model would see the padding of.
+        """
+        axis = 0 if self._layout == "time_first" else 1
+        counts = [np.shape(row)[axis] for row in frames]
+        if len(set(counts)) > 1 and getattr(getattr(self.model, "config", None), "feature_padding", "hidden") == "seen":
+            raise ValueError(
+                f'input_features have {min(counts)} to {max(counts)} frames, but the model has feature_padding="seen": padding '
+                "is input to it, so pad the sounds themselves to one length before features are made of them"
+            )
+        return counts
+
+    def _padded_features(self, frames: list[Any], length: int) -> np.ndarray:
+        """Rows (S, F) or (F, S) in one float32 array with `length` frames, zeros in the padding."""
+        rows = [np.asarray(row, dtype=np.float32) for row in frames]
+        sizes = {(row.ndim, row.shape[-1 if self._layout == "time_first" else 0]) for row in rows}
+        if len(sizes) > 1 or rows[0].ndim != 2:
+            shapes = [row.shape for row in rows]
+            raise ValueError(f"input_features must be rows of frames of one size, not of the shapes {shapes}")
+        axis = 0 if self._layout == "time_first" else 1
+        padded = []
+        for row in rows:
+            free = length - row.shape[axis]
+            ends = (0, free) if self.tokenizer.padding_side == "right" else (free, 0)
+            padded.append(np.pad(row, [ends if axis == number else (0, 0) for number in range(2)]))
+        return np.stack(padded)  # (B, S, F) or (B, F, S)
 
     def _add_decoder_input(self, batch: dict[str, Any]) -> None:
         if self.model is not None:

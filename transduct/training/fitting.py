@@ -116,12 +116,20 @@ def trial_step(trainer: Any, longest: np.ndarray, rows: int, backward: bool) -> 
     try:
         with torch.random.fork_rng(others):
             with trainer.compute_loss_context_manager():
-                batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+                batch = {**_source(model, ids), "attention_mask": torch.ones_like(ids), "labels": labels}
                 loss = trainer.compute_loss(model.train(), batch, num_items_in_batch=torch.tensor(labels.numel(), device=device))
             if backward:
                 loss.backward()
     finally:
         model.train(was_training)
+
+
+def _source(model: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The ids (rows, S), or features of as many frames where the model reads these."""
+    if model.main_input_name != "input_features":
+        return {"input_ids": ids}
+    frames = torch.zeros(*ids.shape, model.config.feature_size, device=ids.device, dtype=model.dtype)  # (rows, S, F)
+    return {"input_features": frames if model.config.feature_layout == "time_first" else frames.transpose(1, 2)}
 
 
 def cpu_budget(trainer: Any, longest: np.ndarray) -> int:

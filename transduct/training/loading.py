@@ -6,7 +6,7 @@ import datasets
 import numpy as np
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from pyarrow.compute import list_value_length
+from pyarrow.compute import list_element, list_value_length
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import has_length
 
@@ -23,7 +23,8 @@ def budgeted_loader(trainer: Any, loader: DataLoader) -> DataLoader:
         ValueError: for data without lengths, a pair that is too long, and what cannot be packed.
     """
     args = trainer.args
-    source, target = pair_lengths(loader.dataset)
+    layout = getattr(trainer.model.config, "feature_layout", "time_first")
+    source, target = pair_lengths(loader.dataset, layout)
     if not trainer.model.config.is_encoder_decoder:
         target = np.zeros_like(target)  # the labels of a single stack lie on its inputs
     lengths = np.stack([source, target])  # (2, pairs)
@@ -70,6 +71,8 @@ def seed_workers_apart(loader: DataLoader, seed: int) -> None:
 
 def _check_packing(trainer: Any) -> None:
     padding, config = trainer.data_collator, trainer.model.config
+    if getattr(config, "encoder_input", "tokens") == "features":
+        raise ValueError("packing=True lays tokens end to end, and the source of this model is features: leave packing out")
     if config.model_type != "transduct" or not config.is_encoder_decoder:
         kind = f"a {config.model_type!r} model with is_encoder_decoder={config.is_encoder_decoder}"
         raise ValueError(
@@ -95,24 +98,34 @@ def _packing(trainer: Any, loader: DataLoader) -> tuple[PackedRows, PackedCollat
     return PackedRows(loader.dataset, columns), packed
 
 
-def pair_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of each source and of each target of a tokenised data set, two arrays of its length.
+def pair_lengths(dataset: Any, layout: str = "time_first") -> tuple[np.ndarray, np.ndarray]:
+    """Tokens or frames of each source, and tokens of each target, two arrays of the data set's length.
+
+    Args:
+        layout: of frames: `input_features` are (S, F), or (F, S) if "channels_first".
 
     Raises:
-        ValueError: for a data set without a length, or without the columns "input_ids" and "labels".
+        ValueError: for a data set without a length, or without "labels" and one of "input_ids" and "input_features".
     """
     if not has_length(dataset):
         raise ValueError("max_tokens_per_batch needs a data set with a length; this one is a stream")
     present = dataset.column_names if isinstance(dataset, datasets.Dataset) else sorted(dataset[0])
-    if not {"input_ids", "labels"} <= set(present):
-        raise ValueError(f'the data set has the columns {present}; max_tokens_per_batch needs "input_ids" and "labels"')
+    source = "input_features" if "input_features" in present else "input_ids"
+    if not {source, "labels"} <= set(present):
+        raise ValueError(
+            f'the data set has the columns {present}; max_tokens_per_batch needs "labels", and "input_ids" or "input_features"'
+        )
+    inner = source == "input_features" and layout == "channels_first"
     if isinstance(dataset, datasets.Dataset):
-        return _column_lengths(dataset, "input_ids"), _column_lengths(dataset, "labels")
-    lengths = np.array([(len(row["input_ids"]), len(row["labels"])) for row in map(dataset.__getitem__, range(len(dataset)))])
+        return _column_lengths(dataset, source, inner), _column_lengths(dataset, "labels")
+    rows = map(dataset.__getitem__, range(len(dataset)))
+    lengths = np.array([(len(row[source][0] if inner else row[source]), len(row["labels"])) for row in rows])
     return lengths[:, 0], lengths[:, 1]
 
 
-def _column_lengths(dataset: datasets.Dataset, column: str) -> np.ndarray:
-    """Read in pieces, so that a data set on disk is never whole in memory."""
-    pieces = dataset.select_columns([column]).with_format("arrow").iter(batch_size=100_000)
-    return np.concatenate([list_value_length(piece[column]).to_numpy() for piece in pieces])
+def _column_lengths(dataset: datasets.Dataset, column: str, inner: bool = False) -> np.ndarray:
+    """Lengths of the lists of a column, or of the first list in each; read in pieces, so that it is never whole in memory."""
+    rows = 1_000 if column == "input_features" else 100_000
+    pieces = dataset.select_columns([column]).with_format("arrow").iter(batch_size=rows)
+    lists = (list_element(piece[column], 0) if inner else piece[column] for piece in pieces)
+    return np.concatenate([list_value_length(each).to_numpy() for each in lists])

@@ -68,7 +68,7 @@ def count_tokens(batch: Any, one_stack: bool) -> torch.Tensor:
         one_stack: labels lie on the inputs, and only inputs take places.
     """
     labels = batch["labels"]
-    source = batch["input_ids"] if "input_ids" in batch else labels[:, :0]
+    source = batch["input_ids"] if "input_ids" in batch else batch.get("attention_mask", labels[:, :0])
     mask = batch.get("segment_ids", batch.get("attention_mask"))
     real = (mask != 0).sum() if mask is not None and mask.shape == source.shape else torch.tensor(source.numel())
     places = torch.tensor(source.numel() + (0 if one_stack else labels.numel()))

@@ -26,7 +26,7 @@ _NAMES = {
     "preset_names": "presets",
     "describe": "accounting",
 }
-_SUBPACKAGES = ("training",)
+_SUBPACKAGES = ("convert", "training")
 
 __all__ = ["__version__", "register", *_NAMES]
 

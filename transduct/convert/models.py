@@ -1,29 +1,24 @@
-"""Models of transformers to ours and back, tensor by tensor; folders are `folders.py`'s.
+"""Which config and which tensors of another family are which of ours, for models in memory (`memory.py`) and for folders.
 
 A `Conversion` says which tensor is which. Both directions use the same table, so what was imported is exported bit by bit.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import transformers
-from transformers import CONFIG_MAPPING, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from huggingface_hub.errors import StrictDataclassError
+from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from transduct import modeling
 from transduct.configuration import TransductConfig
 from transduct.convert.checkpoint import Checkpoint
+from transduct.convert.expressible import outputs_of
 from transduct.convert.families import family_of
 from transduct.convert.family import Family, their_names
 from transduct.convert.options import Options
-
-INEXPRESSIBLE = frozenset({
-    "activation_dropout", "attention_dropout", "classifier_dropout", "decoder_layer_drop", "dropout", "final_dropout",
-    "freeze_padding_embedding", "initializer", "initializer_std", "label_smoothing", "layer_drop", "max_positions",
-    "origin", "z_loss",
-})  # fmt: skip
-"""Fields that change no output of a trained model: another family need not be able to express them."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +48,21 @@ class Conversion:
 
     def table(self) -> dict[str, tuple[str, ...]]:
         """For each of our tensors, tied ones once, their names for it, the one to write first."""
+        return their_names(self.family, self.config, self.their_class, self._our_names())
+
+    def marks(self) -> Checkpoint:
+        """What a family may read of tensors, before any is written: names, with values that agree where matrices are tied."""
+        marks = {}
+        for number, name in enumerate(self._our_names(), start=1):
+            with suppress(ValueError):  # no place for it: the fields of the config say why
+                table = their_names(self.family, self.config, self.their_class, [name])
+                marks |= {theirs: torch.tensor([number]) for theirs in table[name]}
+        return Checkpoint.of_state_dict(marks, self.where)
+
+    def _our_names(self) -> list[str]:
         with torch.device("meta"):
             model = self.our_class(self.config)
-        ours = [name for name in model.state_dict() if name not in model.all_tied_weights_keys]
-        return their_names(self.family, model.config, self.their_class, ours)
+        return [name for name in model.state_dict() if name not in model.all_tied_weights_keys]
 
     def to_ours(self, checkpoint: Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
         """Our tensors, one by one.
@@ -119,16 +125,26 @@ def import_plan(values: Mapping[str, Any], their_class: str, checkpoint: Checkpo
         values: of config.json; their_class: the class that wrote it; where: for errors.
 
     Raises:
-        ValueError: for a family, a class or an option that is not known here.
+        ValueError: for a family, a class, an option or a value that is not known here.
     """
     family = family_of(values.get("model_type", "None"), where)
     our_class = getattr(modeling, family.our_class(their_class))
-    theirs: PreTrainedConfig = CONFIG_MAPPING[family.model_type].from_dict(dict(values))
+    try:
+        theirs: PreTrainedConfig = CONFIG_MAPPING[family.model_type].from_dict(dict(values))
+    except (StrictDataclassError, TypeError) as error:
+        raise ValueError(f"{where} is no config of {family.model_type}: {error}") from error
     fields = family.read(Options(theirs.to_dict() | dict(values), values, where), checkpoint)
     origin = {"family": family.name, "class": their_class, "config": dict(values)}
-    labels = {"id2label": theirs.id2label} if "Classification" in our_class.__name__ else {}
-    config = TransductConfig(**fields, **labels, origin=origin, use_cache=theirs.use_cache)
+    try:
+        config = TransductConfig(**fields, **labels_of(theirs, our_class), origin=origin, use_cache=theirs.use_cache)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
     return Conversion(family, their_class, config, where)
+
+
+def labels_of(config: PreTrainedConfig, our_class: type[PreTrainedModel]) -> dict[str, Any]:
+    """The names of the labels, of classes that have any."""
+    return {"id2label": config.id2label, "label2id": config.label2id} if "Classification" in our_class.__name__ else {}
 
 
 def export_plan(config: TransductConfig, our_class: str, to: str | None, where: str) -> tuple[Conversion, PreTrainedConfig]:
@@ -145,10 +161,11 @@ def export_plan(config: TransductConfig, our_class: str, to: str | None, where: 
         raise ValueError(f"{where} was not imported from another family: say with `to` which one it should become")
     family = family_of(to or origin["family"])
     same_family = origin.get("family") == family.name
-    their_class = origin["class"] if same_family else family.their_class(our_class)
-    values = (dict(origin["config"]) if same_family else {}) | family.write(config)
-    theirs = CONFIG_MAPPING[family.model_type].from_dict(values)
+    same_class = same_family and family.our_class(origin["class"]) == our_class
+    their_class = origin["class"] if same_class else family.their_class(our_class)
     conversion = Conversion(family, their_class, config, where)
+    values = (dict(origin["config"]) if same_family else {}) | family.write(config) | labels_of(config, conversion.our_class)
+    theirs = CONFIG_MAPPING[family.model_type].from_dict(values)
     _check_expressible(conversion, theirs)
     theirs.architectures = [their_class]
     return conversion, theirs
@@ -160,35 +177,13 @@ def _check_expressible(conversion: Conversion, theirs: PreTrainedConfig) -> None
     Raises:
         ValueError: naming the fields that do not.
     """
-    config, values = conversion.config, theirs.to_dict()
-    table = conversion.table()
-    marks = {name: torch.tensor([index]) for index, names in enumerate(table.values()) for name in names}
-    again = conversion.family.read(Options(values, values, conversion.where), Checkpoint.of_state_dict(marks, conversion.where))
-    lost = [name for name, value in again.items() if name not in INEXPRESSIBLE and getattr(config, name) != value]
+    config, our_class, values = conversion.config, conversion.our_class, theirs.to_dict()
+    options = Options(values, values, conversion.where)
+    there = TransductConfig(**conversion.family.read(options, conversion.marks()))
+    mine, again = outputs_of(config, our_class), outputs_of(there, our_class)
+    lost = sorted(name for name in mine.keys() | again if mine.get(name) != again.get(name))
     if lost:
-        fields = ", ".join(f"{name}={getattr(config, name)!r} (there {again[name]!r})" for name in lost)
-        raise ValueError(f"{conversion.where} cannot be written as {conversion.family.name}, which has no way to say {fields}")
-
-
-def from_transformers(model: PreTrainedModel, verify: bool = True) -> PreTrainedModel:
-    """A model of transformers as ours, with copies of its weights."""
-    where = type(model).__name__
-    checkpoint = Checkpoint.of_state_dict(model.state_dict(), where)
-    plan = import_plan(model.config.to_dict(), where, checkpoint, where)
-    state = {name: tensor.clone() for name, tensor in plan.to_ours(checkpoint)}
-    dtype = next(iter(state.values())).dtype
-    ours = plan.our_class.from_pretrained(None, config=plan.config, state_dict=state, dtype=dtype)
-    if model.can_generate():
-        ours.generation_config = GenerationConfig.from_dict(model.generation_config.to_dict())
-    return ours.train(model.training)
-
-
-def to_transformers(model: PreTrainedModel, to: str | None = None, verify: bool = True) -> PreTrainedModel:
-    """A model of ours as one of transformers' classes, with copies of its weights."""
-    plan, config = export_plan(model.config, type(model).__name__, to, type(model).__name__)
-    state = {name: tensor.clone() for name, tensor in plan.to_theirs(model.state_dict())}
-    their_class = getattr(transformers, plan.their_class)
-    theirs = their_class.from_pretrained(None, config=config, state_dict=state, dtype=model.dtype)
-    if model.can_generate():
-        theirs.generation_config = GenerationConfig.from_dict(model.generation_config.to_dict())
-    return theirs.train(model.training)
+        named = ", ".join(
+            f"{name}={getattr(config, name)!r} (there {getattr(TransductConfig(**fields), name)!r})" for name in lost
+        )
+        raise ValueError(f"{conversion.where} cannot be written as {conversion.family.name}, which has no way to say {named}")

@@ -98,7 +98,7 @@ def _scales(options: Options, scales: bool) -> bool:
     return bool(scaled) if "scale_decoder_outputs" in options.said and scaled is not None else tied is not False
 
 
-def _write(config: TransductConfig) -> dict[str, Any]:
+def _write(config: TransductConfig, scales: bool) -> dict[str, Any]:
     activation = "gelu" if config.gated_ffn and config.activation == "gelu_new" else config.activation
     return dict(
         vocab_size=config.vocab_size,
@@ -114,11 +114,11 @@ def _write(config: TransductConfig) -> dict[str, Any]:
         feed_forward_proj=f"gated-{activation}" if config.gated_ffn else activation,
         dropout_rate=config.dropout,
         classifier_dropout=config.classifier_dropout,
-        scale_decoder_outputs=config.scale_logits,
+        **({"scale_decoder_outputs": config.scale_logits} if scales else {}),
         pad_token_id=config.pad_token_id,
-        bos_token_id=config.bos_token_id,
         eos_token_id=config.eos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
+        **({} if config.bos_token_id is None else {"bos_token_id": config.bos_token_id}),
     )
 
 
@@ -136,7 +136,7 @@ def _family(name: str, prefix: str, per_layer: bool = False, scales: bool = True
         model_type=name,
         classes={f"{prefix}{suffix}": ours for suffix, ours in classes.items()},
         read=lambda options, checkpoint: _read(options, checkpoint, per_layer, scales),
-        write=_write,
+        write=lambda config: _write(config, scales),
         names=names,
         unused=re.compile(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"),
     )

@@ -1,0 +1,106 @@
+"""Models in memory: a model of transformers becomes ours, and ours one of transformers', with copies of the weights."""
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+import transformers
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
+
+from transduct.convert.checkpoint import Checkpoint
+from transduct.convert.models import export_plan, import_plan
+
+
+def import_model(model: PreTrainedModel) -> PreTrainedModel:
+    """A model of transformers as ours: data type, device, mode, ties, frozen weights and generation config are kept.
+
+    Raises:
+        ValueError: for a family, class or option that is not known here, and weights of several types or devices.
+    """
+    where = type(model).__name__
+    _check_uniform(model, where)
+    checkpoint = Checkpoint.of_state_dict(model.state_dict(), where)
+    plan = import_plan(model.config.to_dict(), where, checkpoint, where)
+    state = {name: tensor.clone() for name, tensor in plan.to_ours(checkpoint)}
+    ours = build(plan.our_class, plan.config, state)
+    _copy_manner(model, ours, {name: theirs[0] for name, theirs in plan.table().items()})
+    return ours
+
+
+def export_model(model: PreTrainedModel, to: str | None = None) -> PreTrainedModel:
+    """A model of ours as one of transformers' classes; keeps what `import_model` keeps.
+
+    Args:
+        to: the family; None: that from which the model was imported.
+
+    Raises:
+        ValueError: for a family that is not known or has no way to say what this model is, and weights of several types or
+            devices.
+    """
+    where = type(model).__name__
+    _check_uniform(model, where)
+    plan, config = export_plan(model.config, where, to, where)
+    state = {name: tensor.clone() for name, tensor in plan.to_theirs(model.state_dict())}
+    theirs = build(getattr(transformers, plan.their_class), config, state)
+    _copy_manner(model, theirs, {theirs[0]: name for name, theirs in plan.table().items()})
+    return theirs
+
+
+def build(model_class: type[PreTrainedModel], config: PreTrainedConfig, state: Mapping[str, torch.Tensor]) -> PreTrainedModel:
+    """A model that holds these very tensors, on their device, in evaluation mode."""
+    first = next(iter(state.values()))
+    with quiet():
+        model = model_class.from_pretrained(None, config=config, state_dict=dict(state), dtype=first.dtype)
+        model.to(device=first.device, dtype=first.dtype)  # type: ignore[call-arg]
+    model.name_or_path = model.config._name_or_path = ""
+    return model.eval()
+
+
+def _check_uniform(model: PreTrainedModel, where: str) -> None:
+    """Raises ValueError unless all weights have one type and lie on one device, as numbers."""
+    weights = list(model.named_parameters())
+    types, devices = {weight.dtype for _, weight in weights}, {weight.device for _, weight in weights}
+    if len(types) > 1 or not next(iter(types)).is_floating_point:
+        first = {weight.dtype: name for name, weight in weights}
+        named = ", ".join(f"{dtype} ({name})" for dtype, name in first.items())
+        raise ValueError(
+            f"{where} has weights of other types than one of floating point: {named}; use `.to(dtype)` or load it anew"
+        )
+    if len(devices) > 1 or next(iter(devices)).type == "meta":
+        raise ValueError(
+            f"{where} must lie on one device to be converted, not on {sorted(map(str, devices))}; convert its folder"
+        )
+
+
+def _copy_manner(original: PreTrainedModel, copied: PreTrainedModel, names: Mapping[str, str]) -> None:
+    """What is no weight: mode, frozen weights, generation config.
+
+    Args:
+        names: of the weights, in the copy and in the original.
+    """
+    weights = dict(original.named_parameters(remove_duplicate=False))
+    for name, weight in copied.named_parameters():
+        if names.get(name) in weights:
+            weight.requires_grad_(weights[names[name]].requires_grad)
+    copied.train(original.training)
+    if original.can_generate():
+        copied.generation_config = copy.deepcopy(original.generation_config)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing that transformers says about loading a model: what could go wrong is checked here, with errors of our own."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

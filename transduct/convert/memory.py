@@ -54,7 +54,7 @@ def build(model_class: type[PreTrainedModel], config: PreTrainedConfig, state: M
     first = next(iter(state.values()))
     with quiet():
         model = model_class.from_pretrained(None, config=config, state_dict=dict(state), dtype=first.dtype)
-        model.to(device=first.device, dtype=first.dtype)  # type: ignore[call-arg]
+        model.to(device=first.device, dtype=first.dtype)
     model.name_or_path = model.config._name_or_path = ""
     return model.eval()
 

@@ -52,7 +52,7 @@ class Conversion:
 
     def marks(self) -> Checkpoint:
         """What a family may read of tensors, before any is written: names, with values that agree where matrices are tied."""
-        marks = {}
+        marks: dict[str, torch.Tensor] = {}
         for number, name in enumerate(self._our_names(), start=1):
             with suppress(ValueError):  # no place for it: the fields of the config say why
                 table = their_names(self.family, self.config, self.their_class, [name])
@@ -183,7 +183,5 @@ def _check_expressible(conversion: Conversion, theirs: PreTrainedConfig) -> None
     mine, again = outputs_of(config, our_class), outputs_of(there, our_class)
     lost = sorted(name for name in mine.keys() | again if mine.get(name) != again.get(name))
     if lost:
-        named = ", ".join(
-            f"{name}={getattr(config, name)!r} (there {getattr(TransductConfig(**fields), name)!r})" for name in lost
-        )
+        named = ", ".join(f"{name}={getattr(config, name)!r} (there {getattr(there, name)!r})" for name in lost)
         raise ValueError(f"{conversion.where} cannot be written as {conversion.family.name}, which has no way to say {named}")

@@ -57,6 +57,19 @@ def test_the_last_of_several_ends_is_classified():
     assert difference(logits, want) < 1e-11
 
 
+@pytest.mark.parametrize("side", ["right", "left", "both"])
+def test_text_that_starts_from_its_own_last_token(side):
+    """As a target that is made from labels does (mBART), wherever the padding is."""
+    model = build(TransductForSequenceClassification, tiny(num_labels=3, target_start="last_token", decoder_start_token_id=None))
+    ids, mask = pad_rows(ROWS, side, 2)
+    with torch.no_grad():
+        logits = model(ids, mask).logits
+        for row, text in enumerate(ROWS):
+            moved = text.roll(1)[None]  # the last token first, then all but it
+            states = model.model(text[None], decoder_input_ids=moved).last_hidden_state
+            assert difference(logits[row], model.classification_head(states[:, -1])[0]) < 1e-11
+
+
 def test_losses_of_sequence_labels():
     ids, _ = pad_rows(ROWS)
     model = build(TransductForSequenceClassification, tiny(num_labels=3))

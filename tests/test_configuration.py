@@ -123,6 +123,7 @@ def test_impossible_values_and_combinations(fields, message):
     [{"decoder_vocab_size": 37000}, {"decoder_vocab_size": 100, "tie_embeddings": "target_output"}, {"d_kv": 7, "num_heads": 5},
      {"pad_token_id": None}, {"eos_token_id": [1, 2]}, {"eos_token_id": None}, {"dropout": 0}, {"label_smoothing": 0},
      {"rotary_base": 10000}, {"norm_eps": 1}, {"initializer_std": 1}, {"encoder_layers": 0},
+     {"decoder_scale_embeddings": False}, {"target_start": "last_token", "decoder_start_token_id": None},
      {"num_key_value_heads": 1}, {"positions": "learned", "position_offset": 2}, {"num_labels": 7}],
     ids=str,
 )  # fmt: skip
@@ -139,6 +140,9 @@ def test_resolved_values():
     assert tiny(final_norm=True).resolved_final_norm is True
     assert (tiny().resolved_decoder_vocab_size, tiny().resolved_decoder_d_ff, tiny().resolved_decoder_num_heads) == (23, 24, 4)
     assert tiny(d_kv=6).head_dim == 6
+    scales = [tiny(scale_embeddings=scale).resolved_decoder_scale_embeddings for scale in (False, True)]
+    assert scales == [False, True]
+    assert tiny(decoder_scale_embeddings=False).resolved_decoder_scale_embeddings is False
     assert [tiny(tie_embeddings=tie).tie_word_embeddings for tie in ("all", "none")] == [True, False]
 
 

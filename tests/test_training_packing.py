@@ -162,6 +162,16 @@ def test_literal_batch():
     assert wider["input_ids"].shape[1] % 4 == wider["labels"].shape[1] % 4 == 0
 
 
+def test_targets_that_start_from_their_own_last_token():
+    """Packed and padded the same, as the model makes them (mBART)."""
+    model = build(TransductForConditionalGeneration, tiny(target_start="last_token", decoder_start_token_id=None))
+    pairs = [{"input_ids": [5, 6], "labels": labels} for labels in ([7, 1, 9], [8], [4, -100, 5, -100])]
+    batch = PackedCollator(Tokenizer(), model, row_lengths=(6, 8))(pairs)
+    assert batch["decoder_input_ids"].tolist() == [[9, 7, 1, 8, 5, 4, 0, 5]]
+    padded = Seq2SeqCollator(Tokenizer(), model)(pairs)
+    assert padded["decoder_input_ids"].tolist() == [[9, 7, 1, 9], [8, 8, 0, 0], [5, 4, 0, 5]]
+
+
 def test_leaves_its_input_alone():
     rows = pairs(6)
     before = copy.deepcopy(rows)

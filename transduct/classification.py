@@ -16,28 +16,40 @@ from .masks import infer_padding_mask
 from .pretrained import TransductPreTrainedModel, refuse_features
 
 
+def start_token(config: TransductConfig) -> int:
+    """Raises ValueError if the config has none."""
+    if config.decoder_start_token_id is None:
+        raise ValueError("config.decoder_start_token_id is None; set it, since the decoder's first input must be known")
+    return config.decoder_start_token_id
+
+
+def first_inputs(ids: torch.Tensor, config: TransductConfig) -> torch.Tensor:
+    """First decoder inputs (B, 1) for targets (B, T): the start token, or as `config.target_start` says each row's last token."""
+    if config.target_start == "start_token":
+        return torch.full_like(ids[:, :1], start_token(config))
+    real = (ids != IGNORE_INDEX) & (ids != config.pad_token_id)  # (B, T)
+    slots = torch.arange(ids.shape[1], device=ids.device)
+    return ids.gather(1, torch.where(real, slots, 0).amax(1, keepdim=True))  # (B, 1)
+
+
 def shift_right(ids: torch.Tensor, config: TransductConfig) -> torch.Tensor:
-    """Decoder inputs (B, T): the start token, then all but the last id, -100 becoming padding.
+    """Decoder inputs (B, T): the first one as the config says, then all but the last id, -100 becoming padding.
 
     Raises:
         ValueError: if the config has no `decoder_start_token_id`, or no `pad_token_id` although it is needed.
     """
-    if config.decoder_start_token_id is None:
-        raise ValueError("config.decoder_start_token_id is None; set it, since the decoder's first input must be known")
-    start = torch.full_like(ids[:, :1], config.decoder_start_token_id)
-    shifted = torch.cat([start, ids[:, :-1]], dim=1)  # (B, T)
     if config.pad_token_id is None:
         raise ValueError("config.pad_token_id is None; set it, since ignored targets (-100) become padding of decoder inputs")
+    shifted = torch.cat([first_inputs(ids, config), ids[:, :-1]], dim=1)  # (B, T)
     return shifted.masked_fill(shifted == IGNORE_INDEX, config.pad_token_id)
 
 
 def shift_text(ids: torch.Tensor, mask: torch.Tensor | None, config: TransductConfig) -> torch.Tensor:
-    """Decoder inputs (B, T) that are the source itself: shifted right, the start token being before each row's first real one."""
+    """Decoder inputs (B, T) that are the source itself: shifted right, the first input standing at each row's first real token."""
     shifted = shift_right(ids, config)
     if mask is None:
         return shifted
-    assert config.decoder_start_token_id is not None  # checked by shift_right
-    return shifted.masked_fill((mask != 0) & (mask.cumsum(1) == 1), config.decoder_start_token_id)
+    return torch.where((mask != 0) & (mask.cumsum(1) == 1), shifted[:, :1], shifted)
 
 
 class TextClassifier(ResizableVocabularies):
@@ -128,7 +140,7 @@ class TransductForSequenceClassification(TextClassifier):
         """Decoder inputs (B, 1) for a source of features."""
         if features is None or decoder_input_ids is not None:
             raise ValueError("sequence classification of features needs input_features, and makes decoder_input_ids itself")
-        return shift_right(torch.zeros(len(features), 1, dtype=torch.long, device=features.device), self.config)
+        return torch.full((len(features), 1), start_token(self.config), device=features.device)
 
     def last_end_state(self, hidden: torch.Tensor, input_ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """The state (B, D) at the last end token of each row."""

@@ -144,6 +144,8 @@ class TransductConfig(PreTrainedConfig):
     scale_embeddings: bool = True
     """Multiply embeddings of tokens by sqrt(d_model) before positions are added (section 3.4). What a stem makes of features is
     not multiplied."""
+    decoder_scale_embeddings: bool | None = None
+    """The same of the target's; None: `scale_embeddings` (BlenderBot small scales the source's alone)."""
     tie_embeddings: Literal["all", "source_target", "target_output", "none"] = "all"
     """Which of source embedding, target embedding and output projection are one matrix (section 3.4: all). A source of features
     has no embedding: "target_output" or "none"."""
@@ -207,6 +209,9 @@ class TransductConfig(PreTrainedConfig):
     """End of sequence; a list: any of them ends it."""
     decoder_start_token_id: int | None = 0
     """First input of the decoder. Marian and T5 use the padding token, BART uses `</s>`."""
+    target_start: Literal["start_token", "last_token"] = "start_token"
+    """First input of the decoder where that is made from labels: `decoder_start_token_id`, or each row's own last token, which
+    names its language (mBART, arXiv 2001.08210, section 2.2)."""
 
     # ---- origin ---------------------------------------------------------------------------------------------------
     origin: dict[str, Any] | None = None
@@ -358,6 +363,10 @@ class TransductConfig(PreTrainedConfig):
     @property
     def resolved_decoder_max_positions(self) -> int:
         return self.decoder_max_positions or self.max_positions
+
+    @property
+    def resolved_decoder_scale_embeddings(self) -> bool:
+        return self.scale_embeddings if self.decoder_scale_embeddings is None else self.decoder_scale_embeddings
 
     @property
     def resolved_decoder_layer_drop(self) -> float:

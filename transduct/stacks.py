@@ -69,7 +69,8 @@ class Stack(nn.Module):
         padding = config.pad_token_id if config.freeze_padding_embedding else None
         if vocab_size is not None:
             self.embed_tokens = nn.Embedding(vocab_size, config.d_model, padding_idx=padding)
-        self.embed_scale = config.d_model**0.5 if config.scale_embeddings and vocab_size is not None else 1.0
+        scales = config.resolved_decoder_scale_embeddings if causal else config.scale_embeddings
+        self.embed_scale = config.d_model**0.5 if scales and vocab_size is not None else 1.0
         self.embed_positions: SinusoidalPositions | LearnedPositions | None = None
         if config.positions == "sinusoidal":
             layout, offset = config.sinusoid_layout, config.position_offset

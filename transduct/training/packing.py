@@ -306,7 +306,7 @@ class PackedCollator:
 
     Args:
         tokenizer: gives `pad_token_id`.
-        model: if given, its config has the `decoder_start_token_id`.
+        model: if given, its config has the `decoder_start_token_id` and `target_start`.
         decoder_start_token_id: what the decoder's input of each pair starts with, without a model.
         row_lengths: most source and target tokens of a row, for examples that do not come in rows; a row then ends where the next
             pair would not fit.
@@ -324,7 +324,8 @@ class PackedCollator:
             raise ValueError("tokenizer.pad_token_id is None: rows of unequal length need a padding token")
         if self.model is not None:
             self.decoder_start_token_id = self.model.config.decoder_start_token_id
-        if self.decoder_start_token_id is None:
+        self._from_last_token = self.model is not None and self.model.config.target_start == "last_token"
+        if self.decoder_start_token_id is None and not self._from_last_token:
             raise ValueError("decoder_start_token_id is None: the decoder's input of each pair must start with a known token")
 
     def __call__(self, features: Sequence[Any]) -> dict[str, torch.Tensor]:
@@ -349,7 +350,7 @@ class PackedCollator:
             raise ValueError("a pair has an empty side: packing needs at least one token on both")
         row, number = _numbered([len(row) for row in features] if in_rows else self._row_sizes(lengths))
         pad = self.tokenizer.pad_token_id
-        moved = [np.concatenate([[self.decoder_start_token_id], labels[:-1]]) for labels in targets]
+        moved = [np.concatenate([self._first_input(labels), labels[:-1]]) for labels in targets]
         moved = [np.where(ids == IGNORE_INDEX, pad, ids) for ids in moved]
         source, target = _Rows(row, lengths[0], self.pad_to_multiple_of), _Rows(row, lengths[1], self.pad_to_multiple_of)
         return {
@@ -359,6 +360,11 @@ class PackedCollator:
             "decoder_input_ids": target.laid(np.concatenate(moved), pad),
             "decoder_segment_ids": target.laid(np.repeat(number, lengths[1]), 0),
         }
+
+    def _first_input(self, labels: np.ndarray) -> list[int]:
+        """What the decoder reads first: the start token, or the labels' own last one."""
+        real = labels[labels != IGNORE_INDEX] if self._from_last_token else labels[:0]
+        return [real[-1]] if len(real) else [self.tokenizer.pad_token_id if self._from_last_token else self.decoder_start_token_id]
 
     def _row_sizes(self, lengths: np.ndarray) -> list[int]:
         """How many of the pairs, of `lengths` (2, pairs), are in each row."""

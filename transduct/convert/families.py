@@ -1,9 +1,9 @@
 """The families that can be converted, and what those that cannot have that this architecture lacks."""
 
-from transduct.convert import t5
+from transduct.convert import bart, m2m_100, marian, pegasus, t5, whisper
 from transduct.convert.family import Family
 
-FAMILIES = {family.model_type: family for module in (t5,) for family in module.FAMILIES}
+FAMILIES = {family.model_type: family for module in (t5, bart, marian, pegasus, m2m_100, whisper) for family in module.FAMILIES}
 
 NOT_YET = {
     "longt5": "local and transient-global attention",

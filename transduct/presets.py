@@ -55,6 +55,16 @@ def config_from_folder(folder: str | Path, **overrides: Any) -> TransductConfig:
     return TransductConfig.from_pretrained(folder, **overrides)
 
 
+def model_without_weights(config: TransductConfig, name: str) -> Any:
+    """A model of the class `name` on the meta device: what `describe` takes where a config does not say all."""
+    import torch
+
+    from . import modeling
+
+    with torch.device("meta"):
+        return getattr(modeling, name)(config)
+
+
 def preset_names() -> list[str]:
     """The names that `config_from_preset` knows, family by family, in the order of the papers' tables."""
     return list(_PRESETS)

@@ -69,22 +69,14 @@ def _load(name: str) -> Any:
 
 
 def _load_folder(folder: Path) -> Any:
-    from transduct.presets import config_from_folder
+    from transduct import modeling
+    from transduct.presets import config_from_folder, model_without_weights
 
     config = config_from_folder(folder)
     classes = config.architectures or []
     if classes in ([], ["TransductForConditionalGeneration"]):
         return config
-    return _model_without_weights(config, classes, str(folder / "config.json"))
-
-
-def _model_without_weights(config: Any, classes: list[str], file: str) -> Any:
-    """The class that saved the folder, on the meta device."""
-    import torch
-
-    from transduct import modeling
-
     if len(classes) != 1 or not classes[0].startswith("Transduct") or not hasattr(modeling, classes[0]):
+        file = str(folder / "config.json")
         raise ValueError(f"{file!r} has architectures={classes!r}, which must name one model class of transduct")
-    with torch.device("meta"):
-        return getattr(modeling, classes[0])(config)
+    return model_without_weights(config, classes[0])

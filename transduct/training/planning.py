@@ -16,12 +16,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoTokenizer
 
-from transduct import modeling, register
+from transduct import register
 from transduct.accounting import ModelDescription, describe
-from transduct.presets import config_from_folder
+from transduct.presets import config_from_folder, model_without_weights
 from transduct.training.adapters import prepare_weights
 from transduct.training.arguments import NO_LIMIT_OF_EPOCHS, TransductTrainingArguments
 from transduct.training.checks import check_count, check_number, in_section
@@ -149,7 +148,7 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
     args = _arguments(recipe)
     config = planned_config(recipe, options.vocab_size, notes)
     source, target = mean_lengths(recipe, (options.source_length, options.target_length), config.max_positions, notes)
-    model = _model_without_weights(recipe, config, args)
+    model = _what_is_trained(recipe, config, args)
     rows = _pairs_per_batch(args, source, target)
     passes = 2 if args.r_drop else 1  # R-drop sees each batch twice
     half = "bfloat16" if args.bf16 else "float16" if args.fp16 else None
@@ -228,7 +227,7 @@ def planned_config(recipe: Recipe, vocab_size: int | None = None, notes: list[st
     return preset_config(options, **sizes)
 
 
-def _model_without_weights(recipe: Recipe, config: Any, args: TransductTrainingArguments) -> Any:
+def _what_is_trained(recipe: Recipe, config: Any, args: TransductTrainingArguments) -> Any:
     """What `describe` takes: the config, or a model on the meta device where a config does not say all.
 
     That is an encoder or a decoder alone, and a model of which a part is trained.
@@ -237,8 +236,7 @@ def _model_without_weights(recipe: Recipe, config: Any, args: TransductTrainingA
     if kind == "TransductForConditionalGeneration" and args.freeze is None and args.lora is None:
         return config
     config.is_encoder_decoder = kind == "TransductForConditionalGeneration"
-    with torch.device("meta"):
-        return prepare_weights(getattr(modeling, kind)(config), args)
+    return prepare_weights(model_without_weights(config, kind), args)
 
 
 def vocabulary(recipe: Recipe, vocab_size: int | None = None) -> dict[str, int | None]:

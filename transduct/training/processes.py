@@ -7,6 +7,8 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
+from transduct.training.weights import save_tied_weights_once
+
 T = TypeVar("T")
 
 
@@ -33,7 +35,7 @@ def keep_tied_weights_together(trainer: Any) -> None:
     accelerator = trainer.accelerator
     if not trainer.is_fsdp_enabled or accelerator.state.fsdp_plugin.fsdp_version != 2 or "prepare" in vars(accelerator):
         return
-    trainer.model._keys_to_ignore_on_save = set(trainer.model.all_tied_weights_keys)
+    save_tied_weights_once(trainer.model)
     prepare = accelerator.prepare
 
     def prepare_without_groups(*parts: Any, **options: Any) -> Any:

@@ -56,11 +56,12 @@ from transduct.training.run_data import RunData
 from transduct.training.trackers import check_trackers, place_events
 from transduct.training.trainer import TransductTrainer
 from transduct.training.weight_options import described_average, finish_at
+from transduct.training.weights import save_tied_weights_once
 
 SAME = (
     "model", "tokenizer", "objective", "data.train", "data.max_source_tokens", "data.max_target_tokens", "data.temperature",
-    "data.cap", "data.subwords", "data.buffer_rows", "training.optimizer", "training.optim", "training.freeze", "training.lora",
-    "training.ema_decay",
+    "data.cap", "data.truncate", "data.subwords", "data.buffer_rows", "training.optimizer", "training.optim",
+    "training.freeze", "training.lora", "training.ema_decay",
 )  # fmt: skip
 """What cannot change once a run has a checkpoint."""
 FOLDERS = ("checkpoints", "data", "tokenizer", "adapter", "model", "predictions", "tensorboard")
@@ -221,7 +222,7 @@ def _build_trainer(recipe: Recipe, args: TransductTrainingArguments, output: Pat
     set_seed(args.seed)
     model = build_model(recipe, tokenizer)
     prepare_generation(model, recipe)
-    model._keys_to_ignore_on_save = set(model.all_tied_weights_keys)  # else a resume warns that they are missing: stored once
+    save_tied_weights_once(model)
     console.print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters", highlight=False)
     expect_all_gradients(args, model.config)
     model = prepare_weights(model, args, partial(console.print, highlight=False))
@@ -293,7 +294,8 @@ def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Co
         return None  # one process decodes; the others have nothing left to do
     console.print(f"saved to {output / 'model'}; what follows is that folder, loaded again", highlight=False, markup=False)
     like = recipe.data.test or recipe.data.validation or recipe.data.parts[0]
-    saved = SavedModel(output / "model", trainer.args.device, like, AUTO_CLASSES[model_kind(recipe.objective)])
+    limit = recipe.data.max_source_tokens if recipe.data.truncate in ("source", "both") else None
+    saved = SavedModel(output / "model", trainer.args.device, like, AUTO_CLASSES[model_kind(recipe.objective)], limit)
     metrics, samples = None, list[Sample]()
     if recipe.data.test is not None:
         data = RunData(recipe, output / "data", _data_seed(trainer.args), console)

@@ -28,6 +28,11 @@ def refuse_flat_weights(trainer: Any, option: str) -> None:
         raise ValueError(f"{option} needs whole weights: DDP or FSDP's version 2, not DeepSpeed nor FSDP's version 1")
 
 
+def save_tied_weights_once(model: Any) -> None:
+    """Let a model's checkpoints hold one of several tied weights, and loading them miss no other."""
+    model._keys_to_ignore_on_save = set(model.all_tied_weights_keys)
+
+
 @torch.no_grad()
 def load_into(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     """Copy whole tensors into the parameters and buffers of the same names; every process calls this with the same ones.

@@ -18,6 +18,8 @@ import typer
 
 from transduct.cli.average import average
 from transduct.cli.describe import describe
+from transduct.cli.export import export
+from transduct.cli.import_ import import_
 from transduct.cli.plan import plan
 from transduct.cli.train import train
 
@@ -35,6 +37,8 @@ app.command()(describe)
 app.command()(plan)
 app.command()(train)
 app.command()(average)
+app.command(name="import")(import_)
+app.command()(export)
 
 
 @app.callback(invoke_without_command=True)

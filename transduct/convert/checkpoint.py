@@ -51,7 +51,7 @@ class Checkpoint:
             index = folder / f"{name}.index.json"
             if index.is_file():
                 places = _places(index)
-                checkpoint = cls.of_files([folder / shard for shard in dict.fromkeys(places.values())], str(folder))
+                checkpoint = cls.of_files([folder / shard for shard in sorted(set(places.values()))], str(folder))
                 absent = sorted(set(places) - checkpoint.names)
                 if absent:
                     raise ValueError(

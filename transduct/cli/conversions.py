@@ -1,0 +1,59 @@
+"""What `transduct import` and `transduct export` share: their data types, and what they print."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    import torch
+
+    from transduct.convert.folders import Converted
+
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+
+def dtype_of(name: str | None) -> "torch.dtype | None":
+    """torch's type of that name.
+
+    Raises:
+        ValueError: for a name that is none of `DTYPES`.
+    """
+    import torch
+
+    if name is None:
+        return None
+    if name not in DTYPES:
+        raise ValueError(f"--dtype {name!r} must be one of {', '.join(DTYPES)}")
+    return getattr(torch, name)
+
+
+def report(verb: str, result: "Converted") -> None:
+    """Print what was converted, and what was compared; that nothing was, on stderr too."""
+    weights = result.weights
+    lines = {
+        verb: result.source,
+        "family": f"{result.family}: {result.from_class} -> {result.to_class}",
+        "parameters": f"{weights.parameters:,} in {str(weights.dtype).removeprefix('torch.')}, {_size(weights.bytes)}",
+        "vocabulary": result.vocabulary,
+        "files": _files(result.files),
+        "written to": str(result.output),
+        "checked": "NOTHING: this conversion was not compared with the original"
+        if result.checked is None
+        else str(result.checked),
+    }
+    for name, value in lines.items():
+        typer.echo(f"{name:<11} {value}".replace("\n", "\n" + " " * 12))
+    for note in result.notes:
+        typer.echo(f"{'note':<11} {note}")
+    if result.checked is None:
+        typer.echo(f"WARNING: {result.output} was NOT checked (--no-verify): it may compute something else", err=True)
+
+
+def _files(names: list[str]) -> str:
+    code = [name for name in names if name.endswith(".py")]
+    others = ", ".join(name for name in names if name not in code)
+    return f"{others}, and {len(code)} of code" if code else others
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.2f} GB" if count >= 10**9 else f"{count / 1e6:,.2f} MB"

@@ -1,0 +1,34 @@
+"""`transduct export SOURCE OUTPUT --to FAMILY`: a checkpoint of ours as one of another family's, compared with ours."""
+
+from typing import Annotated
+
+import typer
+
+
+def export(
+    source: Annotated[str, typer.Argument(help="A checkpoint of ours: a folder, or an id of the Hub.")],
+    output: Annotated[str, typer.Argument(help="Folder to write; it must not hold anything yet.")],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="The family: t5, mt5, umt5, bart, mbart, plbart, blenderbot, blenderbot-small, pegasus, marian, m2m_100 or "
+            "whisper; without it the one from which the model was imported."
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Round weights to float32, float16 or bfloat16; kept as they are without it.")
+    ] = None,
+    shard_size: Annotated[str, typer.Option(help="Bytes of one file of weights at most, such as 500MB.")] = "5GB",
+    verify: Annotated[
+        bool, typer.Option(help="Run both models on random inputs and compare them; needs the memory of both.")
+    ] = True,
+) -> None:
+    """Write a checkpoint of ours in another family's format.
+
+    transformers' own class of that family loads it, and so does whatever reads its files. A model that the family has no way to
+    describe is refused, naming what differs.
+    """
+    from transduct.cli.conversions import dtype_of, report
+    from transduct.convert.folders import export_folder
+
+    report("exported", export_folder(source, output, to=to, verify=verify, shard_size=shard_size, dtype=dtype_of(dtype)))

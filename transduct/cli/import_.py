@@ -1,0 +1,49 @@
+"""`transduct import SOURCE OUTPUT`: a checkpoint of another family as ours, compared with the original."""
+
+from typing import Annotated
+
+import typer
+
+
+def import_(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A folder of transformers, an id of the Hub such as google-t5/t5-small, or a fairseq or Marian file."
+        ),
+    ],
+    output: Annotated[str, typer.Argument(help="Folder to write; it must not hold anything yet.")],
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the Hub's repository.")] = None,
+    token: Annotated[str | None, typer.Option(help="Of the Hub, for what is not public.", show_default=False)] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Round weights to float32, float16 or bfloat16; kept as they are without it.")
+    ] = None,
+    shard_size: Annotated[str, typer.Option(help="Bytes of one file of weights at most, such as 500MB.")] = "5GB",
+    their_class: Annotated[
+        str | None, typer.Option("--class", help="The class in transformers, where config.json does not say it.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option(help="Run both models on random inputs and compare them; needs the memory of both.")
+    ] = True,
+) -> None:
+    """Write a checkpoint of another family as ours.
+
+    With its tokenizer, generation config, licence and a record of where it came from, import.json. Nothing that its files hold is
+    executed.
+    """
+    from transduct.cli.conversions import dtype_of, report
+    from transduct.convert.folders import import_folder
+
+    report(
+        "imported",
+        import_folder(
+            source,
+            output,
+            revision=revision,
+            token=token,
+            verify=verify,
+            shard_size=shard_size,
+            dtype=dtype_of(dtype),
+            their_class=their_class,
+        ),
+    )

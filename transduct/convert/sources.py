@@ -1,0 +1,128 @@
+"""Where an imported checkpoint comes from: a folder of transformers, an id of the Hub, or a file of another program.
+
+A folder may have been written by any version of transformers. Files of version 4 and before name classes that were renamed since,
+and keep the settings of generation in config.json; those become a generation config exactly as transformers itself makes it.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from transformers import GenerationConfig
+
+from transduct.convert.checkpoint import SAFETENSORS, TORCH, Checkpoint, read_json
+from transduct.convert.families import FAMILIES
+from transduct.convert.foreign import Opened, is_foreign, open_foreign
+from transduct.convert.memory import quiet
+from transduct.convert.models import import_plan
+from transduct.convert.tokenizers import FILES
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+NOTICES = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*", "README.md", "README.original.md")
+"""Files that say under which terms the weights may be used."""
+
+RENAMED = {"BartForMaskedLM": "BartForConditionalGeneration", "T5WithLMHeadModel": "T5ForConditionalGeneration"}
+"""Classes under the names that they had before transformers 3."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where the files are."""
+
+    name: str
+    """As the user said it."""
+    path: Path
+    """A folder, or a file of another program."""
+    commit: str | None = None
+    """Of the Hub's repository."""
+
+    @property
+    def folder(self) -> Path:
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def __str__(self) -> str:
+        return self.name if self.commit is None else f"{self.name}@{self.commit}"
+
+
+def locate(source: str | Path, revision: str | None = None, token: str | None = None) -> Located:
+    """The files of a checkpoint, downloaded where `source` is an id of the Hub; safetensors rather than files of `torch.save`.
+
+    Args:
+        revision: branch, tag or commit, of the Hub alone; token: for what is not public.
+
+    Raises:
+        ValueError: if there is no such file or folder, or the Hub has or gives none.
+    """
+    path = Path(source)
+    if path.exists():
+        if revision is not None or token is not None:
+            raise ValueError(f"revision and token belong to an id of the Hub, but {str(source)!r} is on this disk")
+        return Located(str(source), path)
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)) or str(source).startswith("."):
+        raise ValueError(f"there is no file or folder {str(source)!r}")
+    settings = [CONFIG, GENERATION, *FILES, *NOTICES]
+    try:
+        folder = Path(snapshot_download(str(source), revision=revision, token=token, allow_patterns=settings))
+        for weights in (SAFETENSORS, TORCH):
+            stem, _, ending = weights.partition(".")
+            wanted = [*settings, weights, f"{weights}.index.json", f"{stem}-*.{ending}"]
+            folder = Path(snapshot_download(str(source), revision=folder.name, token=token, allow_patterns=wanted))
+            if (folder / weights).is_file() or (folder / f"{weights}.index.json").is_file():
+                break
+    except (GatedRepoError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"{str(source)!r} is no folder here, and the Hub does not give it: {reason}") from error
+    return Located(str(source), folder, folder.name)
+
+
+def open_source(located: Located, their_class: str | None = None) -> Opened:
+    """A checkpoint of any program, not yet converted.
+
+    Args:
+        their_class: transformers' class that the files are of, where config.json does not say it.
+
+    Raises:
+        ValueError: for whatever cannot be imported, named.
+    """
+    if is_foreign(located.path):
+        if their_class is not None:
+            raise ValueError(f"class {their_class!r} can be chosen for a folder of transformers alone, not for {located.name!r}")
+        return open_foreign(located.path)
+    folder = located.path
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{located.name!r} has no {CONFIG}: it is no checkpoint of transformers")
+    values = read_json(folder / CONFIG)
+    if "model_type" not in values:
+        raise ValueError(f"{folder / CONFIG} has no model_type: write into it which of {', '.join(FAMILIES)} it is")
+    checkpoint = Checkpoint.of_folder(folder)
+    plan = import_plan(values, their_class or named_class(values.get("architectures"), folder), checkpoint, str(folder))
+    generates = plan.our_class.can_generate()
+    return Opened(plan, checkpoint, generation_config(folder) if generates else None, None, "")
+
+
+def named_class(architectures: list[str] | None, folder: Path) -> str:
+    """The class in config.json, by its name of today.
+
+    Raises:
+        ValueError: if there is none, or several.
+    """
+    if not architectures or len(architectures) > 1:
+        raise ValueError(
+            f"{folder / CONFIG} has architectures={architectures!r}: choose one class, such as T5ForConditionalGeneration, "
+            "with --class (their_class in Python)"
+        )
+    return RENAMED.get(architectures[0], architectures[0])
+
+
+def generation_config(folder: Path) -> GenerationConfig:
+    """The settings that transformers' own class would generate with: of their own file, or else of config.json.
+
+    Raises:
+        ValueError: for settings that transformers refuses.
+    """
+    with quiet():
+        if (folder / GENERATION).is_file():
+            return GenerationConfig.from_pretrained(folder, local_files_only=True)
+        return GenerationConfig.from_model_config(read_json(folder / CONFIG))

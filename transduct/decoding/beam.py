@@ -179,9 +179,7 @@ class BeamSearch:
         if not self.rows.can_leave:
             self.scores[~stays] = NEVER  # its rows are computed on and find nothing more
             return
-        order = torch.arange(count, device=stays.device)
-        order[~stays[:count]] = stays[count:].nonzero().squeeze(1) + count  # the last ones fill the gaps
-        self.rows.keep(order)
+        order = self.rows.compact(stays)
         self.alive, self.scores = self.alive[order], self.scores[order]
 
     def is_done(self) -> torch.Tensor:
@@ -225,10 +223,10 @@ def beam_search(
     Raises:
         ValueError: for an option that it cannot honour.
     """
-    _check_options(generation_config, synced_gpus)
+    check_options("beam_search", generation_config, synced_gpus)
     beams = generation_config.num_beams
     rows = Rows(model, input_ids, beams, generation_config, model_kwargs)
-    limits, own = _limits(stopping_criteria, rows.sources, input_ids.shape[1])
+    limits, own = limits_and_criteria(stopping_criteria, rows.sources, input_ids.shape[1])
     most, least = (
         None if ratio is None else length_by_source(name, ratio, source_lengths(model_kwargs, rows.sources))
         for name, ratio in (("max_length_by_source", max_length_by_source), ("min_length_by_source", min_length_by_source))
@@ -242,7 +240,7 @@ def beam_search(
         scoring=Scoring(length_normalization, generation_config.length_penalty, length_offset, word_reward),
         stopping="first" if beams == 1 else STOPPING[generation_config.early_stopping],
         end=limits.new_empty(0) if end is None else end.to(limits.device),
-        pad=_filler(generation_config),
+        pad=filler(generation_config),
         most=limits.clamp(min=1),
         least=least,
     )
@@ -256,29 +254,29 @@ def beam_search(
     return GenerateBeamEncoderDecoderOutput(sequences=ids, sequences_scores=found.scores[:, :wanted].flatten())
 
 
-def _check_options(config: GenerationConfig, synced_gpus: bool) -> None:
+def check_options(search: str, config: GenerationConfig, synced_gpus: bool, sampling: bool = False) -> None:
     """Refuse what would be ignored.
 
     Raises:
         ValueError: naming the option.
     """
-    wrong = {name: getattr(config, name) for name in ("do_sample", "output_attentions", "output_hidden_states", "output_logits")}
-    wrong |= {"synced_gpus": synced_gpus}
+    wrong = {name: getattr(config, name) for name in ("output_attentions", "output_hidden_states", "output_logits")}
+    wrong |= {"synced_gpus": synced_gpus} | ({"num_beams": config.num_beams > 1} if sampling else {"do_sample": config.do_sample})
     for name, value in wrong.items():
         if value:
-            raise ValueError(f"{name}={value!r} cannot be had with beam_search; leave it out, or custom_generate")
+            raise ValueError(f"{name}={value!r} cannot be had with {search}; leave it out, or custom_generate")
     if config.early_stopping not in STOPPING:
         raise ValueError(f"early_stopping={config.early_stopping!r} must be False, True or 'never'")
 
 
-def _filler(config: GenerationConfig) -> int:
+def filler(config: GenerationConfig) -> int:
     """What follows the end of a shorter hypothesis, as `generate` fills it: padding, but the end token where padding is 0."""
     pad, end = config._pad_token_tensor, config._eos_token_tensor
     filler = 0 if pad is None else int(pad)
     return filler or (0 if end is None else int(end[0]))
 
 
-def _limits(criteria: StoppingCriteriaList, sources: int, prompt: int) -> tuple[torch.Tensor, StoppingCriteriaList]:
+def limits_and_criteria(criteria: StoppingCriteriaList, sources: int, prompt: int) -> tuple[torch.Tensor, StoppingCriteriaList]:
     """The most tokens (sources) that may be generated, and the criteria that are neither a limit nor an end token."""
     limits: list[Any] = []
     own = StoppingCriteriaList()

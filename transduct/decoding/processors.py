@@ -1,7 +1,7 @@
 """transformers' logits processors over a batch that shrinks.
 
 Most processors look at each row alone. Some know the row's number, such as those that look at its source: they are shown a batch
-of the first size, in which rows that have left are empty.
+of the first size, in which rows that have left repeat another one. Our own have a method `at_sources`, which is told them.
 """
 
 from typing import Any
@@ -46,18 +46,26 @@ class RowProcessors:
         self.processors = processors
         self.rows = sources * candidates
         self.candidates = candidates
-        self.by_row = all(type(processor) in ROW_BY_ROW for processor in processors)
 
     def __bool__(self) -> bool:
         return len(self.processors) > 0
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
         """Processed scores (B*N, V) of rows (B*N, T) that belong to the sources numbered `alive` (B)."""
+        sources = alive.repeat_interleave(self.candidates)  # (B*N)
         in_place = len(ids) == self.rows and bool((alive == torch.arange(len(alive), device=alive.device)).all())
-        if self.by_row or in_place:
-            return self.processors(ids, scores)
+        for processor in self.processors:
+            if hasattr(processor, "at_sources"):
+                scores = processor.at_sources(ids, scores, sources)
+            elif in_place or type(processor) in ROW_BY_ROW:
+                scores = processor(ids, scores)
+            else:
+                scores = self._in_full_batch(processor, ids, scores, alive)
+        return scores
+
+    def _in_full_batch(self, processor: Any, ids: torch.Tensor, scores: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
         numbers = (alive[:, None] * self.candidates + torch.arange(self.candidates, device=alive.device)).flatten()  # (B*N)
-        all_ids: Any = ids[:1].expand(self.rows, -1).clone()
-        all_scores = scores[:1].expand(self.rows, -1).clone()
+        all_ids = ids[:1].repeat(self.rows, 1)
+        all_scores = scores[:1].repeat(self.rows, 1)
         all_ids[numbers], all_scores[numbers] = ids, scores
-        return self.processors(all_ids, all_scores)[numbers]
+        return processor(all_ids, all_scores)[numbers]

@@ -80,6 +80,14 @@ class Rows:
             type(layer) in (PreallocatedLayer, DynamicLayer) for part in parts if part is not None for layer in part.layers
         )
 
+    def compact(self, stays: torch.Tensor) -> torch.Tensor:
+        """Go on with the sources that `stays` (B) names; the last ones fill the gaps. Returns their new order (B')."""
+        count = int(stays.sum())
+        order = torch.arange(count, device=stays.device)
+        order[~stays[:count]] = stays[count:].nonzero().squeeze(1) + count
+        self.keep(order)
+        return order
+
     def keep(self, order: torch.Tensor) -> None:
         """Go on with the sources `order` (B' of B) alone, in that order; those that were among the first B' keep their place."""
         rows = (order[:, None] * self.candidates + torch.arange(self.candidates, device=order.device)).flatten()  # (B'*N)

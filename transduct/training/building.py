@@ -1,10 +1,17 @@
 """What a run is put together from, as its recipe says: arguments, tokenizer, model, collator, metrics."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+)
 
 from transduct import modeling
 from transduct.tokenization import TransductTokenizer
@@ -155,6 +162,8 @@ def prepare_generation(model: Any, recipe: Recipe) -> None:
         return
     generation = model.generation_config
     generation.num_beams, generation.length_penalty = recipe.evaluation.num_beams, recipe.evaluation.length_penalty
+    if recipe.evaluation.generation:
+        _set_generation(generation, recipe.evaluation.generation)
     if model.config.model_type == "transduct" or generation.max_length is not None or generation.max_new_tokens is not None:
         return
     measured = recipe.data.validation is not None or recipe.data.test is not None
@@ -164,6 +173,15 @@ def prepare_generation(model: Any, recipe: Recipe) -> None:
             "21 tokens. Set it to the longest output that is wanted"
         )
     generation.max_new_tokens = recipe.data.max_target_tokens
+
+
+def _set_generation(generation: GenerationConfig, settings: Mapping[str, Any]) -> None:
+    """Fields of the recipe into the model's generation config, where one length replaces the other way to say it."""
+    for name in ("min", "max"):
+        lengths = {f"{name}_length", f"{name}_new_tokens"}
+        if lengths & settings.keys():
+            generation.update(**dict.fromkeys(lengths))
+    generation.update(**settings)
 
 
 def build_collator(recipe: Recipe, tokenizer: Any, model: Any) -> Any:

@@ -9,9 +9,12 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from datasets import Features, List, Value
+from transformers import PreTrainedTokenizerFast
 
 from transduct.tokenization import TransductTokenizer, language_token
 from transduct.training.alignments import token_alignments
@@ -71,11 +74,12 @@ class PairEncoder:
         tokenizer: called with the sources, and with the targets as `text_target`.
         split: its prefix, tag and languages.
         max_source_tokens, max_target_tokens: longest allowed; None: any length.
+        truncate: "source", "target" or "both": longer texts are cut there, before the tokens that end them; None: they are bad.
         keep_texts: "no"; "pair": `source` and `target` too, to segment them anew; "all": one row for each source, with its
             first target, and `source` and all `targets`, for evaluation.
 
     Raises:
-        ValueError: for a tag or language whose token the tokenizer lacks.
+        ValueError: for a tag or language whose token the tokenizer lacks, or does not put where the split has it.
     """
 
     tokenizer: Any
@@ -83,12 +87,20 @@ class PairEncoder:
     max_source_tokens: int | None = None
     max_target_tokens: int | None = None
     keep_texts: str = "no"
+    truncate: str | None = None
 
     documents: ClassVar[bool] = False
 
     def __post_init__(self):
         assert self.keep_texts in ("no", "pair", "all")
+        assert self.truncate in (None, "source", "target", "both")
         self.around = Around.of(self.split, self.tokenizer)
+        self._set_languages()
+        if puts_languages(self.tokenizer) and self.split.target_language is not None and not self._tokens_before_target():
+            raise ValueError(
+                f"target_language={self.split.target_language!r}: {type(self.tokenizer).__name__} puts it behind a target, so "
+                "that no output can begin with it. Leave target_language out, and take a tokenizer saved with it as tgt_lang"
+            )
 
     @property
     def features(self) -> Features:
@@ -100,7 +112,8 @@ class PairEncoder:
         return Features(ids | (TEXTS if self.keep_texts == "all" else {"source": Value("string"), "target": Value("string")}))
 
     def key(self) -> Any:
-        limits = [self.max_source_tokens, self.max_target_tokens]
+        self._set_languages()
+        limits = [self.max_source_tokens, self.max_target_tokens, *([self.truncate] if self.truncate else [])]
         return ["pairs", tokenizer_key(self.tokenizer), asdict(self.around), limits, self.keep_texts]
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Example | BadRow]:
@@ -110,7 +123,9 @@ class PairEncoder:
         for some in in_pieces(rows, ROWS_AT_ONCE):
             pairs = [(row, target) for row in some for target in row.targets[: 1 if self.keep_texts == "all" else None]]
             sources = self.encode_sources([row.source for row, _ in pairs])
-            targets = self.tokenizer(text_target=[target for _, target in pairs], return_attention_mask=False)["input_ids"]
+            targets = self.tokenizer(
+                text_target=[target for _, target in pairs], return_attention_mask=False, **self._cut("target")
+            )["input_ids"]
             for (row, target), source_ids, target_ids in zip(pairs, sources, targets, strict=True):
                 example = {"input_ids": source_ids, "labels": self.around.before_target + target_ids}
                 yield self._too_long(row, example) or example | self._texts(row, target)
@@ -134,12 +149,40 @@ class PairEncoder:
     @property
     def first_target_token(self) -> int | None:
         """What every target begins with, and every output must: the token of its language; None where that is free."""
-        return self.around.before_target[0] if self.around.before_target else None
+        if puts_languages(self.tokenizer):
+            before = self._tokens_before_target() if self.split.target_language is not None else []
+        else:
+            before = self.around.before_target
+        return before[0] if before else None
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of sources as the model is given them."""
-        encoded = self.tokenizer([self.around.text + text for text in texts], return_attention_mask=False)["input_ids"]
+        self._set_languages()
+        texts = [self.around.text + text for text in texts]
+        encoded = self.tokenizer(texts, return_attention_mask=False, **self._cut("source"))["input_ids"]
         return [self.around.before_source + ids for ids in encoded] if self.around.before_source else encoded
+
+    def _set_languages(self) -> None:
+        """Of a tokenizer that puts them itself, which several splits may share."""
+        if puts_languages(self.tokenizer):
+            for name, code in (("src_lang", self.split.source_language), ("tgt_lang", self.split.target_language)):
+                if code is not None:
+                    setattr(self.tokenizer, name, code)
+
+    def _tokens_before_target(self) -> list[int]:
+        self._set_languages()
+        whole, bare = (self.tokenizer(text_target="a", add_special_tokens=special)["input_ids"] for special in (True, False))
+        return whole[: _place(whole, bare)]
+
+    def _cut(self, side: str) -> dict[str, Any]:
+        """How the tokenizer is called, so that its texts, with what stands before them, keep to the limit of a side."""
+        if self.truncate not in (side, "both"):
+            return {}
+        limit, before = {
+            "source": (self.max_source_tokens, self.around.before_source),
+            "target": (self.max_target_tokens, self.around.before_target),
+        }[side]
+        return {} if limit is None else {"truncation": True, "max_length": limit - len(before)}
 
     def _texts(self, row: Row, target: str) -> Example:
         if self.keep_texts == "all":
@@ -169,9 +212,12 @@ class Around:
 
     @classmethod
     def of(cls, split: SplitSource, tokenizer: Any) -> "Around":
-        """Tag, language of the target, language of the source, in this order."""
+        """Tag, language of the target, language of the source, in this order; no language if the tokenizer puts them itself."""
         target_first = split.target_language_in == "target"
         source = [] if split.tag is None else [_token_id(tokenizer, split.tag, [split.tag], "tag", "special_tokens")]
+        if puts_languages(tokenizer):
+            _check_languages(split, tokenizer)
+            return cls(split.source_prefix, source, [])
         target: list[int] = []
         if split.target_language is not None:
             side = target if target_first else source
@@ -179,6 +225,24 @@ class Around:
         if split.source_language is not None:
             source.append(_language_id(tokenizer, split.source_language, "source_language", False))
         return cls(split.source_prefix, source, target)
+
+
+def puts_languages(tokenizer: Any) -> bool:
+    """Whether a tokenizer itself puts the languages' tokens around texts, by `src_lang` and `tgt_lang`, as NLLB's does."""
+    return "src_lang" in dir(type(tokenizer))
+
+
+def _check_languages(split: SplitSource, tokenizer: Any) -> None:
+    """A tokenizer that puts languages itself must know them, and has its own place for the target's."""
+    for option in ("source_language", "target_language"):
+        code = getattr(split, option)
+        if code is not None:
+            _language_id(tokenizer, code, option, False)
+    if split.target_language is not None and split.target_language_in != "target":
+        raise ValueError(
+            f"target_language_in={split.target_language_in!r}: {type(tokenizer).__name__} puts the target's language before the "
+            "target itself; write target_language_in: target"
+        )
 
 
 def _language_id(tokenizer: Any, code: str, option: str, of_target: bool) -> int:
@@ -190,7 +254,7 @@ def _language_id(tokenizer: Any, code: str, option: str, of_target: bool) -> int
 
 
 def _token_id(tokenizer: Any, value: str, spellings: Sequence[str], option: str, trained_with: str) -> int:
-    vocabulary = tokenizer.get_vocab()
+    vocabulary = tokenizer.get_vocab() | getattr(tokenizer, "lang_code_to_id", {})  # M2M100 does not count them among its own
     for token in spellings:
         if token in vocabulary:
             return vocabulary[token]
@@ -244,17 +308,35 @@ def tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:
     """What the tokenizer puts before and behind a text, such as [] and [</s>]."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
+    start = _place(whole, bare)
+    return whole[:start], whole[start + len(bare) :]
+
+
+def _place(whole: list[int], bare: list[int]) -> int:
+    """Where the tokens of a text begin among those of the same text with the tokenizer's own around it."""
     for start in range(len(whole) - len(bare) + 1):
         if whole[start : start + len(bare)] == bare:
-            return whole[:start], whole[start + len(bare) :]
+            return start
     raise ValueError(f"the tokenizer makes {bare} of a text alone and {whole} of it with special tokens: its texts cannot be cut")
 
 
 def tokenizer_key(tokenizer: Any) -> str:
-    """A hash of all that decides how a fast tokenizer cuts texts on either side."""
-    parts = [tokenizer.backend_tokenizer.to_str()]
+    """A hash of all that decides how a tokenizer cuts texts on either side."""
+    around = repr([tokenizer(["a"])["input_ids"], tokenizer(text_target=["a"])["input_ids"]])  # first: it ends a truncation
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        parts = [tokenizer.backend_tokenizer.to_str()]
+    else:
+        parts = _saved_files(tokenizer)
     if isinstance(tokenizer, TransductTokenizer):
         with tokenizer.as_target():
             parts.append(tokenizer.backend_tokenizer.to_str())
-    parts.append(repr([tokenizer(["a"])["input_ids"], tokenizer(text_target=["a"])["input_ids"]]))
+    parts.append(around)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _saved_files(tokenizer: Any) -> list[str]:
+    """Hashes of the files that a tokenizer is saved as: all there is of one without a backend, such as M2M100's."""
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        return [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]

@@ -29,6 +29,7 @@ class SavedModel:
         device: where the model works.
         split: a part of the data whose prefix, tag and languages belong before the sources, or before the outputs.
         auto_class: what loads the model.
+        max_source_tokens: where longer sources are cut; None: nowhere.
     """
 
     def __init__(
@@ -37,9 +38,10 @@ class SavedModel:
         device: torch.device | str = "cpu",
         split: SplitSource | None = None,
         auto_class: Any = AutoModelForSeq2SeqLM,
+        max_source_tokens: int | None = None,
     ):
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        self.encoder = PairEncoder(self.tokenizer, split or SplitSource())
+        self.encoder = PairEncoder(self.tokenizer, split or SplitSource(), max_source_tokens, truncate="source")
         self.model = auto_class.from_pretrained(folder).to(device).eval()
 
     @torch.inference_mode()

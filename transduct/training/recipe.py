@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from transformers import GenerationConfig
 
 from transduct.configuration import TransductConfig
 from transduct.presets import config_from_preset
@@ -67,6 +68,13 @@ NOT_IN_A_RECIPE = {
 """Training arguments that would do nothing or harm, and why."""
 
 
+NOT_OF_GENERATION = frozenset({
+    "num_beams", "length_penalty", "transformers_version", "pad_token_id", "bos_token_id", "eos_token_id",
+    "decoder_start_token_id",
+})  # fmt: skip
+"""Fields of `GenerationConfig` that have keys of their own, or that the model decides."""
+
+
 @dataclass(kw_only=True)
 class EvaluationSection:
     metrics: dict[str, str] = field(default_factory=lambda: {"bleu": "bleu", "chrf": "chrf"})
@@ -75,6 +83,9 @@ class EvaluationSection:
     """Beam width of the final evaluation (section 6.1 of the paper: 4)."""
     length_penalty: float = 1.0
     """Exponent of the length in the score of a beam, as transformers defines it."""
+    generation: dict[str, Any] = field(default_factory=dict)
+    """Further fields of transformers' `GenerationConfig`, such as {min_length: 56, no_repeat_ngram_size: 3}. The finished model
+    keeps them, as it does the beam width."""
     batch_size: int = 128
     """Sources in one batch of the final evaluation."""
     samples: int = 5
@@ -220,10 +231,23 @@ def _check_evaluation(evaluation: EvaluationSection, objective: ObjectiveSection
     for name, least in (("num_beams", 1), ("batch_size", 1), ("samples", 0)):
         check_count(getattr(evaluation, name), f"evaluation.{name}", least)
     check_number(evaluation.length_penalty, "evaluation.length_penalty")
+    _check_generation(evaluation, objective)
     if not isinstance(evaluation.inputs, list) or not all(isinstance(text, str) for text in evaluation.inputs):
         raise ValueError(f"evaluation.inputs={evaluation.inputs!r} must be a list of texts; quote what YAML reads otherwise")
     if evaluation.inputs and model_kind(objective) != "TransductForConditionalGeneration":
         raise ValueError(f"evaluation.inputs: the model of {objective.name} does not write one text for another; leave them out")
+
+
+def _check_generation(evaluation: EvaluationSection, objective: ObjectiveSection) -> None:
+    known = {name for name in vars(GenerationConfig()) if not name.startswith("_")} - NOT_OF_GENERATION
+    check_names(evaluation.generation, "evaluation.generation", known)
+    if evaluation.generation and model_kind(objective) == "TransductForMaskedLM":
+        raise ValueError(f"evaluation.generation: the model of {objective.name} writes nothing; leave it out")
+    settings = {"num_beams": evaluation.num_beams, "length_penalty": evaluation.length_penalty, **evaluation.generation}
+    try:
+        GenerationConfig(**settings).validate(strict=True)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"evaluation.generation={evaluation.generation!r} cannot be used: {error}") from error
 
 
 def _check_metrics(metrics: Any) -> None:

@@ -75,7 +75,7 @@ class SplitSource:
     tag: str | None = None
     """A token before each source, such as "<BT>" before back-translated ones (Caswell et al. 2019, arXiv 1906.06442)."""
     source_language: str | None = None
-    """Language of the sources, whose token stands before them."""
+    """Language of the sources, whose token stands before them. Tokenizers that put it themselves, as NLLB's do, are told so."""
     target_language: str | None = None
     """Language to be written; its token stands before the source (Johnson et al. 2017, arXiv 1611.04558), or see below."""
     target_language_in: str = "source"
@@ -121,6 +121,9 @@ class DataSection:
     max_source_tokens: int | None = None
     max_target_tokens: int | None = None
     """Longer examples are bad rows; None: no limit."""
+    truncate: str | None = None
+    """"source", "target" or "both": longer texts of that side are cut at their limit instead, before the tokens that end them; in
+    an evaluation too, but references are measured whole."""
     bad_rows: str = "refuse"
     """Malformed, empty or too long rows: "refuse" stops at the first, "skip" leaves them out of training and counts them."""
     temperature: float = 1.0
@@ -276,6 +279,8 @@ def _check_data(data: DataSection, documents: bool) -> None:
             check_count(vars(data)[name], f"data.{name}", 1)
             if documents and name != "cap":
                 raise ValueError(f"data.{name}={vars(data)[name]}: with an objective, objective.inputs_length is the limit")
+    if data.truncate is not None:
+        _check_truncation(data, documents)
     check_count(data.buffer_rows, "data.buffer_rows", 1)
     check_number(data.temperature, "data.temperature", above=0)
     weighted = [part.weight is not None for part in data.parts]
@@ -293,6 +298,18 @@ def _check_data(data: DataSection, documents: bool) -> None:
         _check_alignments(data, all(aligned))
     if data.subwords is not None:
         _check_subwords(data.subwords, documents)
+
+
+def _check_truncation(data: DataSection, documents: bool) -> None:
+    if data.truncate not in ("source", "target", "both"):
+        raise ValueError(f'data.truncate={data.truncate!r} must be "source", "target" or "both", or left out')
+    if documents:
+        raise ValueError(f"data.truncate={data.truncate!r}: with an objective, documents are cut anyway; leave it out")
+    for side in ("source", "target"):
+        if data.truncate in (side, "both") and vars(data)[f"max_{side}_tokens"] is None:
+            raise ValueError(f"data.truncate={data.truncate!r} needs data.max_{side}_tokens: where texts are cut")
+    if data.subwords is not None or any(part.aligned for part in data.parts):
+        raise ValueError(f"data.truncate={data.truncate!r}: subwords and alignments belong to whole texts; leave one of them out")
 
 
 def _check_alignments(data: DataSection, all_parts: bool) -> None:

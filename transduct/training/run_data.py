@@ -58,6 +58,10 @@ class RunData:
     def training(self, tokenizer: Any) -> Dataset | EndlessData:
         """Pairs of ids, `input_ids` and `labels`; see `Recipe.without_end` for when they are an `EndlessData`."""
         data = self.recipe.data
+        if data.truncate is not None:
+            sides = ("source", "target") if data.truncate == "both" else (data.truncate,)
+            said = ", ".join(f"{side}s of more than {vars(data)[f'max_{side}_tokens']:,} tokens" for side in sides)
+            self.console.print(f"data.truncate: {said} are cut there", highlight=False, markup=False)
         if self.recipe.without_end is None:
             return self._load(data.parts[0], self._encoder(tokenizer, data.parts[0]), "train").dataset
         several = len(data.parts) > 1
@@ -117,7 +121,7 @@ class RunData:
     def _encoder(self, tokenizer: Any, split: SplitSource, keep_texts: str = "no") -> Encoder:
         section, data = self.recipe.objective_of(split), self.recipe.data
         if section.of_pairs:
-            return PairEncoder(tokenizer, split, data.max_source_tokens, data.max_target_tokens, keep_texts)
+            return PairEncoder(tokenizer, split, data.max_source_tokens, data.max_target_tokens, keep_texts, data.truncate)
         tokens = text_tokens(section, self._objective(tokenizer, split), tokenizer)
         return DocumentEncoder(tokenizer, tokens, joins(section))
 

@@ -100,7 +100,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("model_class, spoil, place", FAULTS, ids=[spoil.__name__ for _, spoil, _ in FAULTS])
+@pytest.mark.parametrize(("model_class", "spoil", "place"), FAULTS, ids=[spoil.__name__ for _, spoil, _ in FAULTS])
 def test_a_fault_is_named_by_the_first_layer_that_differs(model_class, spoil, place):
     with pytest.raises(ValueError, match="first in the") as error:
         verify(original(model_class), with_fault(model_class, spoil))
@@ -108,7 +108,7 @@ def test_a_fault_is_named_by_the_first_layer_that_differs(model_class, spoil, pl
 
 
 @pytest.mark.parametrize(
-    "model_class, layers",
+    ("model_class", "layers"),
     [
         (BartForConditionalGeneration, 4),
         (T5ForConditionalGeneration, 4),
@@ -143,7 +143,7 @@ def test_what_generation_config_says_is_compared():
     theirs = original(T5ForConditionalGeneration)
     ours = import_model(theirs)
     ours.generation_config.forced_bos_token_id = 17
-    with pytest.raises(ValueError, match="differ in greedy generation, row 0: .* there, .* here"):
+    with pytest.raises(ValueError, match=r"differ in greedy generation, row 0: .* there, .* here"):
         verify(theirs, ours)
 
 
@@ -162,8 +162,8 @@ def test_comparing_leaves_no_trace():
     ours.model.encoder.eval()
     before = torch.get_rng_state()
     verify(theirs, ours)
-    assert theirs.training and all(module.training for module in theirs.modules())
-    assert ours.training and not ours.model.encoder.training and ours.model.decoder.training
+    assert all(module.training for module in theirs.modules())
+    assert [ours.training, ours.model.encoder.training, ours.model.decoder.training] == [True, False, True]
     assert torch.equal(torch.get_rng_state(), before)
 
 

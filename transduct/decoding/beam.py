@@ -9,6 +9,7 @@ there: four length normalisations, a word reward, exact stopping, and limits of 
 Shapes: `B` sources still searched, `N` beams, `K` candidates a source, `T` tokens so far, `V` vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ import torch
 from transformers import EosTokenCriteria, GenerationConfig, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
+from transduct.decoding.ensemble import Mean, make_rows
 from transduct.decoding.normalization import Normalization, Scoring
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
@@ -207,6 +209,9 @@ def beam_search(
     word_reward: float = 0.0,
     max_length_by_source: tuple[float, float] | None = None,
     min_length_by_source: tuple[float, float] | None = None,
+    ensemble: Sequence[Any] = (),
+    ensemble_mean: Mean = "probability",
+    inputs_tensor: torch.Tensor | None = None,
     synced_gpus: bool = False,
     **model_kwargs: Any,
 ) -> torch.Tensor | GenerateBeamEncoderDecoderOutput:
@@ -216,6 +221,7 @@ def beam_search(
         length_normalization, length_offset, word_reward: see `normalization.py`; the exponent is generate's `length_penalty`.
         max_length_by_source: (a, b): at most `a * S + b` tokens for a source of S tokens; (1, 50) is the paper's.
         min_length_by_source: the same for the least.
+        ensemble, ensemble_mean: further models, see `ensemble.py`. inputs_tensor: the source, which `generate` passes itself.
 
     Returns:
         What `generate` returns: ids (sources * num_return_sequences, longest), or an output with `sequences_scores`.
@@ -225,7 +231,7 @@ def beam_search(
     """
     check_options("beam_search", generation_config, synced_gpus)
     beams = generation_config.num_beams
-    rows = Rows(model, input_ids, beams, generation_config, model_kwargs)
+    rows = make_rows(model, input_ids, beams, generation_config, model_kwargs, ensemble, ensemble_mean, inputs_tensor)
     limits, own = limits_and_criteria(stopping_criteria, rows.sources, input_ids.shape[1])
     most, least = (
         None if ratio is None else length_by_source(name, ratio, source_lengths(model_kwargs, rows.sources))

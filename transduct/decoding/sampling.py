@@ -6,6 +6,7 @@ Temperature, top-k, nucleus, typical and epsilon sampling are transformers' own 
 draws of a source do not depend on the other sources of its batch if each is given a `seed`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation.utils import GenerateEncoderDecoderOutput
 
 from transduct.decoding.beam import check_options, filler, limits_and_criteria
+from transduct.decoding.ensemble import Mean, make_rows
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
 
@@ -24,6 +26,9 @@ def sample(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     seeds: list[int] | None = None,
+    ensemble: Sequence[Any] = (),
+    ensemble_mean: Mean = "probability",
+    inputs_tensor: torch.Tensor | None = None,
     synced_gpus: bool = False,
     **model_kwargs: Any,
 ) -> torch.Tensor | GenerateEncoderDecoderOutput:
@@ -31,6 +36,7 @@ def sample(
 
     Args:
         seeds: one number a source, which fixes its draws whatever else is in the batch; None: torch's global generator.
+        ensemble, ensemble_mean: further models, see `ensemble.py`. inputs_tensor: the source, which `generate` passes itself.
 
     Returns:
         What `generate` returns: ids (sources * num_return_sequences, longest).
@@ -40,7 +46,7 @@ def sample(
     """
     check_options("sample", generation_config, synced_gpus, sampling=True)
     candidates = max(1, generation_config.num_return_sequences)
-    rows = Rows(model, input_ids, candidates, generation_config, model_kwargs)
+    rows = make_rows(model, input_ids, candidates, generation_config, model_kwargs, ensemble, ensemble_mean, inputs_tensor)
     draw = Draws(seeds, rows.sources, candidates, input_ids.device)
     limits, criteria = limits_and_criteria(stopping_criteria, rows.sources, input_ids.shape[1])
     ends = generation_config._eos_token_tensor

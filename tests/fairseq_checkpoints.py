@@ -45,7 +45,8 @@ def draw(model: PreTrainedModel) -> PreTrainedModel:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.requires_grad:
+            sinusoid = isinstance(model, FSMTForConditionalGeneration) and "embed_positions" in name
+            if weight.requires_grad and not sinusoid:
                 noise = torch.randn(weight.shape, generator=generator)
                 weight.copy_(noise * 0.35 if weight.ndim > 1 else noise * 0.2 + ("norm" in name and "weight" in name))
     return model.eval()
@@ -78,7 +79,7 @@ def state_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     head = state.pop("lm_head.weight", None)
     state.pop("final_logits_bias", None)
     if shared is not None:
-        state |= {name: shared for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")}
+        state |= dict.fromkeys(("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), shared)
     if head is not None:
         state["decoder.output_projection.weight"] = head
     for stack in ("encoder", "decoder"):

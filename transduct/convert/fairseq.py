@@ -66,8 +66,9 @@ REFUSED = {
 }  # fmt: skip
 """Options that must be off, and what they would be."""
 
-LABELLED_TASKS = ("sentence_prediction", "sentence_ranking")
-PLAIN_TASKS = ("translation", "denoising", *LABELLED_TASKS)
+PLAIN = (str, int, float, type(None))
+"""Values that the record of origin keeps."""
+TASKS = ("translation", "denoising", "sentence_prediction", "sentence_ranking")
 """Tasks whose texts have no tokens of languages around them."""
 LAYER = {
     "self_attention.q_proj": "self_attn.q_proj", "self_attention.k_proj": "self_attn.k_proj",
@@ -122,7 +123,7 @@ def read(options: Options, checkpoint: Checkpoint) -> dict[str, Any]:
         final_norm=_final_norm(checkpoint),
         activation=ACTIVATIONS[activation],
         scale_embeddings=not options.take("no_scale_embedding"),
-        tie_embeddings=_ties(options),
+        tie_embeddings=_ties(options, source_rows, target_rows),
         freeze_padding_embedding=True,
         dropout=options.take("dropout", 0.1),
         attention_dropout=options.take("attention_dropout") or 0.0,
@@ -174,10 +175,15 @@ def _final_norm(checkpoint: Checkpoint) -> bool:
     return encoder
 
 
-def _ties(options: Options) -> str:
-    """Which embeddings are one matrix, as the options say; the tensors must agree, which `Conversion` checks."""
-    all_one = options.take("share_all_embeddings")
-    return "all" if all_one else "target_output" if options.take("share_decoder_input_output_embed") else "none"
+def _ties(options: Options, source_rows: int, target_rows: int) -> str:
+    """Which embeddings are one matrix, as the options say; that the tensors agree is checked when they are read."""
+    if options.take("share_all_embeddings"):
+        if source_rows != target_rows:
+            raise ValueError(
+                f"{options.where}: share_all_embeddings=True, but embeddings have {source_rows} and {target_rows} rows"
+            )
+        return "all"
+    return "target_output" if options.take("share_decoder_input_output_embed") else "none"
 
 
 def _positions(options: Options, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -249,7 +255,7 @@ def open_checkpoint(
     kind, labels = "generation", {}
     if classification_head is not None:
         kind, labels = "classification", {"num_labels": rows(checkpoint, "classification_head.out_proj.weight")}
-    known = {name: value for name, value in saved.options.items() if name in options.taken and is_json(value)}
+    known = {name: value for name, value in saved.options.items() if name in options.taken and isinstance(value, PLAIN)}
     config = TransductConfig(**fields, **labels, origin={"family": FAMILY.name, "class": kind, "config": known})
     ours, text = None, "no tokenizer was asked for"
     if tokenizer:
@@ -257,10 +263,6 @@ def open_checkpoint(
         ours, text = make_tokenizer(saved.options, folder, config, tuple(added_tokens), where)
     generation = generation_config(config, ours) if kind == "generation" else None
     return Opened(Conversion(FAMILY, kind, config, where), checkpoint, generation, ours, text)
-
-
-def is_json(value: Any) -> bool:
-    return value is None or isinstance(value, (str, int, float))
 
 
 def generation_config(config: TransductConfig, tokenizer: TransductTokenizer | None) -> GenerationConfig:
@@ -291,7 +293,7 @@ def make_tokenizer(
 ) -> tuple[TransductTokenizer, str]:
     """The tokenizer of the dictionaries in `folder`, and what text it takes."""
     task = options.get("task") or "translation"
-    if task not in PLAIN_TASKS:
+    if task not in TASKS:
         raise ValueError(
             f"{where}: task={task!r} puts tokens of its own around texts, which are not known here: import without a tokenizer "
             "(tokenizer=False), or say task='translation' in the file if it does not"
@@ -320,19 +322,14 @@ def _dictionaries(options: dict[str, Any], task: str, folder: Path, added: tuple
     languages = [options.get("source_lang"), options.get("target_lang")]
     if task == "translation":
         if not all(isinstance(language, str) for language in languages):
-            raise ValueError(
-                f"source_lang={languages[0]!r} and target_lang={languages[1]!r} must name the dictionaries dict.*.txt"
-            )
+            raise ValueError(f"source_lang={languages[0]!r}, target_lang={languages[1]!r} must name the dictionaries dict.*.txt")
         paths = [folder / f"dict.{language}.txt" for language in languages]
     else:
-        plain = next(
-            (folder / part for part in ("dict.txt", "input0/dict.txt") if (folder / part).is_file()), folder / "dict.txt"
-        )
-        paths, added = [plain, plain], (*added, "<mask>")
+        within = next((part for part in ("dict.txt", "input0/dict.txt") if (folder / part).is_file()), "dict.txt")
+        paths, added = [folder / within] * 2, (*added, "<mask>")
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
-        raise ValueError(
-            f"the dictionaries {', '.join(missing)} are missing: put them beside the checkpoint, or say dictionaries="
-        )
+        advice = "put them beside the checkpoint, or say with dictionaries= in which folder they are"
+        raise ValueError(f"dictionaries are missing, {', '.join(missing)}: {advice}")
     source = read_dictionary(paths[0], added)
     return source, source if paths[1] == paths[0] else read_dictionary(paths[1], added)

@@ -50,6 +50,8 @@ class Case:
     """Options of their `generate` alone: T5's cache there fails for unequal depths, {"use_cache": False}."""
     forced: dict[str, Any] = field(default_factory=lambda: {"forced_bos_token_id": 11, "forced_eos_token_id": 12})
     """Options of generation with forced tokens."""
+    prepare: Callable[[PreTrainedModel], None] | None = None
+    """Changes the random weights."""
 
     def __str__(self) -> str:
         return self.name
@@ -70,6 +72,8 @@ def build(case: Case) -> PreTrainedModel:
                 noise = torch.randn(weight.shape, generator=generator)
                 center = 1.0 if "norm" in name and "bias" not in name else 0.0
                 weight.copy_(noise * 0.35 if weight.ndim > 1 and "final_logits_bias" not in name else noise * 0.2 + center)
+        if case.prepare is not None:
+            case.prepare(model)
     return model.eval()
 
 

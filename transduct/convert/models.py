@@ -17,7 +17,7 @@ from transduct.configuration import TransductConfig
 from transduct.convert.checkpoint import Checkpoint
 from transduct.convert.expressible import outputs_of
 from transduct.convert.families import family_of
-from transduct.convert.family import Family, their_names
+from transduct.convert.family import SOURCE, TARGET, Family, their_names
 from transduct.convert.options import Options
 
 
@@ -50,14 +50,32 @@ class Conversion:
         """For each of our tensors, tied ones once, their names for it, the one to write first."""
         return their_names(self.family, self.config, self.their_class, self._our_names())
 
-    def marks(self) -> Checkpoint:
-        """What a family may read of tensors, before any is written: names, with values that agree where matrices are tied."""
+    def marks(self, tied: bool) -> Checkpoint:
+        """What a family may read of tensors, before any is written: names, with values that agree where matrices are tied, or in
+        all if `tied`."""
         marks: dict[str, torch.Tensor] = {}
         for number, name in enumerate(self._our_names(), start=1):
             with suppress(ValueError):  # no place for it: the fields of the config say why
                 table = their_names(self.family, self.config, self.their_class, [name])
-                marks |= {theirs: torch.tensor([number]) for theirs in table[name]}
+                marks |= {theirs: torch.tensor([1 if tied else number]) for theirs in table[name]}
         return Checkpoint.of_state_dict(marks, self.where)
+
+    def check_untied(self, checkpoint: Checkpoint) -> None:
+        """Refuse a checkpoint that ties no output projection to embeddings, but lacks one of them.
+
+        Raises:
+            ValueError: naming what is missing. Taking the other one for it would be a guess.
+        """
+        names = self.family.names(self.config)
+        inputs = [checkpoint.find(f"{name}.weight") for name in (names.shared, SOURCE, TARGET)]
+        missing = [] if any(name in checkpoint for name in inputs) else [inputs[0]]
+        if hasattr(self.our_class, "project") and f"{names.output}.weight" not in checkpoint:
+            missing.append(f"{names.output}.weight")
+        if missing:
+            raise ValueError(
+                f"{self.where} has tie_word_embeddings=False but no {' and no '.join(missing)}; if embeddings and output projection "
+                "are one matrix, set it to true in config.json"
+            )
 
     def _our_names(self) -> list[str]:
         with torch.device("meta"):
@@ -139,7 +157,10 @@ def import_plan(values: Mapping[str, Any], their_class: str, checkpoint: Checkpo
         config = TransductConfig(**fields, **labels_of(theirs, our_class), origin=origin, use_cache=theirs.use_cache)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    return Conversion(family, their_class, config, where)
+    conversion = Conversion(family, their_class, config, where)
+    if values.get("tie_word_embeddings") is False:
+        conversion.check_untied(checkpoint)
+    return conversion
 
 
 def labels_of(config: PreTrainedConfig, our_class: type[PreTrainedModel]) -> dict[str, Any]:
@@ -179,7 +200,11 @@ def _check_expressible(conversion: Conversion, theirs: PreTrainedConfig) -> None
     """
     config, our_class, values = conversion.config, conversion.our_class, theirs.to_dict()
     options = Options(values, values, conversion.where)
-    there = TransductConfig(**conversion.family.read(options, conversion.marks()))
+    try:
+        fields = conversion.family.read(options, conversion.marks(tied=False))
+    except ValueError:  # matrices are apart that the family has as one
+        fields = conversion.family.read(options, conversion.marks(tied=True))
+    there = TransductConfig(**fields)
     mine, again = outputs_of(config, our_class), outputs_of(there, our_class)
     lost = sorted(name for name in mine.keys() | again if mine.get(name) != again.get(name))
     if lost:

@@ -74,7 +74,7 @@ def _read(options: Options, checkpoint: Checkpoint, per_layer: bool, scales: boo
         gated_ffn=gated == "gated",
         scale_embeddings=False,
         tie_embeddings=tie,
-        scale_logits=_scales(options, scales),
+        scale_logits=_scales(options, checkpoint, tie, scales),
         dropout=dropout,
         attention_dropout=dropout,
         activation_dropout=dropout,
@@ -90,12 +90,36 @@ def _read(options: Options, checkpoint: Checkpoint, per_layer: bool, scales: boo
     return fields
 
 
-def _scales(options: Options, scales: bool) -> bool:
-    """Whether states are scaled before the output projection, from files of transformers 4 and 5."""
+def _scales(options: Options, checkpoint: Checkpoint, tie: str, scales: bool) -> bool:
+    """Whether states are scaled before the output projection.
+
+    Raises:
+        ValueError: for a file that transformers 4 and 5 read differently, or that says both.
+    """
     tied, scaled = options.take("tie_word_embeddings", True), options.take("scale_decoder_outputs")
+    by_version_4 = "scale_decoder_outputs" not in options.said or scaled is None
     if not scales:
+        said = "tie_word_embeddings" in options.said and tied is not False
+        if said and not str(options.values.get("transformers_version") or "4").startswith("5"):
+            raise ValueError(
+                f"{options.where}: tie_word_embeddings={tied!r} is ambiguous: for transformers 4 it scaled the states before the "
+                'output projection, for 5 it does not. Set it to false for unscaled ones, or model_type to "t5" for scaled ones'
+            )
         return False
-    return bool(scaled) if "scale_decoder_outputs" in options.said and scaled is not None else tied is not False
+    if not by_version_4:
+        if tied is False and scaled:
+            raise ValueError(
+                f"{options.where}: tie_word_embeddings=False (of transformers 4, unscaled) and scale_decoder_outputs=True (of 5, "
+                "scaled) contradict each other: remove the one that is wrong"
+            )
+        return bool(scaled)
+    if tied is not False and tie in ("source_target", "none"):
+        raise ValueError(
+            f"{options.where}: tie_word_embeddings={tied!r} says that lm_head.weight is {checkpoint.find('shared.weight')}, but "
+            "they differ: transformers 4 used the latter and 5 uses the former. Remove lm_head.weight if they should be one; if "
+            "not, add scale_decoder_outputs, false for T5 1.1"
+        )
+    return tied is not False
 
 
 def _write(config: TransductConfig, scales: bool) -> dict[str, Any]:
@@ -138,7 +162,7 @@ def _family(name: str, prefix: str, per_layer: bool = False, scales: bool = True
         read=lambda options, checkpoint: _read(options, checkpoint, per_layer, scales),
         write=lambda config: _write(config, scales),
         names=names,
-        unused=re.compile(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"),
+        unused=re.compile(r"(transformer\.)?decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"),
     )
 
 

@@ -73,8 +73,8 @@ class Conversion:
             missing.append(f"{names.output}.weight")
         if missing:
             raise ValueError(
-                f"{self.where} has tie_word_embeddings=False but no {' and no '.join(missing)}; if embeddings and output projection "
-                "are one matrix, set it to true in config.json"
+                f"{self.where} has tie_word_embeddings=False but no {' and no '.join(missing)}; if embeddings and output "
+                "projection are one matrix, set it to true in config.json"
             )
 
     def _our_names(self) -> list[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from transformers import EosTokenCriteria, GenerationConfig, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
@@ -93,30 +94,42 @@ class BeamSearch:
     def run(self) -> Hypotheses:
         """Search until every source is done."""
         while len(self.alive):
-            scores, origins, tokens = self.candidates()  # (B, K) each
-            done = self.finished(origins, tokens)
-            self.collect(scores, origins, tokens, done)
-            self.advance(scores.masked_fill(done, NEVER), origins, tokens)
-            self.leave()
+            self.step()
         longest = self.prompt + int(self.found.lengths.max())
         self.found.ids = self.found.ids[:, :, :longest]
         return self.found
+
+    def step(self) -> None:
+        """One more token for every beam."""
+        scores, origins, tokens = self.candidates()  # (B, K) each
+        done = self.finished(origins, tokens)
+        best = self.options.beams  # those that end are considered if they are among the N best candidates
+        self.collect(scores[:, :best], origins[:, :best], tokens[:, :best], done[:, :best])
+        self.scores, chosen = scores.masked_fill(done, NEVER).topk(best)  # (B, N)
+        self.advance(origins.gather(1, chosen), tokens.gather(1, chosen))
+        self.leave()
 
     def candidates(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The best continuations: log-probabilities (B, K) in falling order, the beams they continue, and their tokens.
 
         K is large enough for N unfinished ones. A beam can contribute no more than K, so only its K best tokens take part.
         """
-        count, beams = self.rows.sources, self.options.beams
         logits = self.rows.logits()  # (B*N, V)
-        keep = max(2, 1 + len(self.options.end)) * beams
         if self.processors:
-            values = self.processors(self.rows.ids, logits.log_softmax(-1), self.alive)  # (B*N, V)
-            best, tokens = self.forbid_ends(values).topk(min(keep, values.shape[-1]))  # (B*N, K)
-        else:
-            total = logits.logsumexp(-1, keepdim=True)  # (B*N, 1)
-            best, tokens = self.forbid_ends(logits).topk(min(keep, logits.shape[-1]))  # (B*N, K)
-            best = best - total
+            return self.best_of(self.forbid_ends(self.processed(logits)))
+        total = logits.logsumexp(-1, keepdim=True)  # (B*N, 1)
+        return self.best_of(self.forbid_ends(logits), total)
+
+    def processed(self, logits: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities (B*N, V) after the caller's processors."""
+        return self.processors(self.rows.ids, logits.log_softmax(-1), self.alive)
+
+    def best_of(self, values: torch.Tensor, total: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As `candidates`, of log-probabilities (B*N, V), or of logits whose log-sum (B*N, 1) is taken from the best alone."""
+        count, beams = self.scores.shape
+        keep = max(2, 1 + len(self.options.end)) * beams
+        best, tokens = values.topk(min(keep, values.shape[-1]))  # (B*N, K)
+        best = best if total is None else best - total
         totals = (best.view(count, beams, -1) + self.scores[:, :, None]).flatten(1)  # (B, N*K)
         scores, chosen = totals.topk(min(keep, totals.shape[1]))  # (B, K)
         return scores, chosen // best.shape[1], tokens.view(count, -1).gather(1, chosen)
@@ -135,39 +148,38 @@ class BeamSearch:
         length = self.rows.ids.shape[1] + 1 - self.prompt
         done = torch.isin(tokens, self.options.end) | (length >= self.options.most[self.alive])[:, None]
         if self.criteria:
-            rows = origins + torch.arange(len(origins), device=origins.device)[:, None] * self.options.beams  # (B, K)
-            ids = torch.cat([self.rows.ids[rows.flatten()], tokens.view(-1, 1)], dim=1)  # (B*K, T + 1)
-            done = done | self.criteria(ids, None).view_as(done)
+            done = done | self.criteria(self.continued(origins, tokens).flatten(0, 1), None).view_as(done)
         return done
 
+    def continued(self, origins: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The ids (B, K, T + 1) of candidates: each one's beam and its token."""
+        rows = origins + torch.arange(len(origins), device=origins.device)[:, None] * self.options.beams  # (B, K)
+        return torch.cat([self.rows.ids[rows], tokens[:, :, None]], dim=2)
+
     def collect(self, scores: torch.Tensor, origins: torch.Tensor, tokens: torch.Tensor, done: torch.Tensor) -> None:
-        """Keep each source's N best hypotheses. Those that end are considered if they are among the N best candidates."""
-        beams = self.options.beams
-        ends = done[:, :beams] & (scores[:, :beams] > NEVER)  # (B, N)
+        """Of the candidates (B, k) that are done and those found before, keep each source's N best."""
+        ends = done & (scores > NEVER)  # (B, k)
         if not ends.any():
             return
         length = self.rows.ids.shape[1] + 1 - self.prompt
         sources = ends.any(1).nonzero().squeeze(1)  # (b), of the B
-        numbers, ends = self.alive[sources], ends[sources]
-        log_probs = scores[sources, :beams].masked_fill(~ends, NEVER)  # (b, N)
-        lengths = torch.full_like(origins[sources, :beams], length)
-        rows = origins[sources, :beams] + sources[:, None] * beams  # (b, N)
-        ids = self.rows.ids.new_full((*rows.shape, self.found.ids.shape[2]), self.options.pad)
-        ids[:, :, : self.prompt + length - 1] = self.rows.ids[rows]
-        ids[:, :, self.prompt + length - 1] = tokens[sources, :beams]
+        numbers = self.alive[sources]
+        log_probs = scores[sources].masked_fill(~ends[sources], NEVER)  # (b, k)
+        lengths = torch.full_like(origins[sources], length)
+        room = self.found.ids.shape[2] - self.prompt - length
+        ids = F.pad(self.continued(origins, tokens)[sources], (0, room), value=self.options.pad)  # (b, k, longest)
         found, new = self.found, (ids, lengths, self.options.scoring.score(log_probs, lengths), log_probs)
         old = found.ids[numbers], found.lengths[numbers], found.scores[numbers], found.log_probs[numbers]
-        ids, lengths, normalised, log_probs = (torch.cat(pair, dim=1) for pair in zip(old, new, strict=True))  # (b, 2N, ...)
-        normalised, best = normalised.topk(beams)  # (b, N)
+        ids, lengths, normalised, log_probs = (torch.cat(pair, dim=1) for pair in zip(old, new, strict=True))  # (b, N + k, ...)
+        normalised, best = normalised.topk(self.options.beams)  # (b, N)
         found.scores[numbers], found.lengths[numbers] = normalised, lengths.gather(1, best)
         found.log_probs[numbers] = log_probs.gather(1, best)
         found.ids[numbers] = ids.gather(1, best[:, :, None].expand(-1, -1, ids.shape[2]))
 
-    def advance(self, scores: torch.Tensor, origins: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Go on with each source's N best unfinished candidates."""
-        self.scores, chosen = scores.topk(self.options.beams)  # (B, N)
-        first = torch.arange(len(chosen), device=chosen.device)[:, None] * self.options.beams  # (B, 1)
-        self.rows.append(tokens.gather(1, chosen).flatten(), (origins.gather(1, chosen) + first).flatten())
+    def advance(self, origins: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Go on with these candidates (B, N)."""
+        first = torch.arange(len(origins), device=origins.device)[:, None] * self.options.beams  # (B, 1)
+        self.rows.append(tokens.flatten(), (origins + first).flatten())
 
     def leave(self) -> None:
         """Let the sources go that are done."""
@@ -187,7 +199,7 @@ class BeamSearch:
     def is_done(self) -> torch.Tensor:
         """Which sources (B) have nothing to gain any more, by the stopping rule."""
         length = self.rows.ids.shape[1] - self.prompt
-        best, found = self.scores[:, 0], self.found.scores[self.alive]  # (B), (B, N)
+        best, found = self.scores.amax(1), self.found.scores[self.alive]  # (B), (B, N)
         done = best == NEVER
         if self.options.stopping == "first":
             return done | (found[:, -1] > NEVER)

@@ -22,6 +22,7 @@ from fairseq_checkpoints import (
 from transduct import TransductForConditionalGeneration, TransductForSequenceClassification
 from transduct.convert import from_fairseq
 from transduct.convert.fairseq import REFUSED, open_checkpoint
+from transduct.convert.verifying import verify
 
 SHARED = dict(share_all_embeddings=True)
 PRE = dict(encoder_normalize_before=True, decoder_normalize_before=True)
@@ -110,6 +111,30 @@ class TestEquations:
         options = GenerationConfig(**greedy, forced_eos_token_id=2, **TOKENS)
         want, got = (model.generate(**inputs, generation_config=options) for model in (theirs, from_fairseq(path)))
         assert torch.equal(got, want)
+
+
+class TestTwins:
+    @pytest.mark.parametrize("case", CASES)
+    def test_the_conversion_verifies_itself_by_a_model_of_transformers(self, case, tmp_path):
+        _, path = written(case, tmp_path)
+        opened = open_checkpoint(path)
+        report = verify(opened.original(), opened.model())
+        assert report.differences["logits"] < 1e-4
+        assert len(report.generated) == 3
+
+    def test_a_wrong_tensor_is_found(self, tmp_path):
+        opened = open_checkpoint(written("transformer", tmp_path)[1])
+        ours = opened.model()
+        with torch.no_grad():
+            ours.model.decoder.layers[1].cross_attention.k_proj.weight += 0.1
+        with pytest.raises(ValueError, match="first in the decoder's layer 1"):
+            verify(opened.original(), ours)
+
+    def test_combinations_that_transformers_lacks_have_none(self, tmp_path):
+        path = write_checkpoint(tmp_path, state_of(bart(WORDS["de"] + 4)), **BART | {"layernorm_embedding": True})
+        assert open_checkpoint(path).original is not None
+        state = {name: tensor for name, tensor in state_of(bart(WORDS["de"] + 4)).items() if "layernorm_embedding" not in name}
+        assert open_checkpoint(write_checkpoint(tmp_path, state, **BART | {"layernorm_embedding": False})).original is None
 
 
 class TestOptions:

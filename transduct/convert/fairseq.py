@@ -12,6 +12,7 @@ decoder starts with `</s>`. How text becomes ids: `fairseq_dictionary.py`.
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from transduct.convert.fairseq_dictionary import (
     word_tokenizer,
 )
 from transduct.convert.fairseq_options import OUTPUT, choose_head, read_saved
+from transduct.convert.fairseq_twins import has_twin, make_twin
 from transduct.convert.family import SOURCE, TARGET, Family, Names
 from transduct.convert.foreign import Opened
 from transduct.convert.models import Conversion
@@ -262,7 +264,8 @@ def open_checkpoint(
         folder = path.parent if dictionaries is None else Path(dictionaries)
         ours, text = make_tokenizer(saved.options, folder, config, tuple(added_tokens), where)
     generation = generation_config(config, ours) if kind == "generation" else None
-    return Opened(Conversion(FAMILY, kind, config, where), checkpoint, generation, ours, text)
+    original = partial(make_twin, config, checkpoint, kind, generation) if has_twin(config, kind) else None
+    return Opened(Conversion(FAMILY, kind, config, where), checkpoint, generation, ours, text, original)
 
 
 def generation_config(config: TransductConfig, tokenizer: TransductTokenizer | None) -> GenerationConfig:

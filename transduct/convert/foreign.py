@@ -4,6 +4,7 @@ fairseq's `.pt` and Marian's `.npz` and `.bin` hold options and tensors of their
 is, so that writing a checkpoint is the same work for all; see `models.Conversion`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,9 @@ class Opened:
     """None: none could be made of the files, or none was asked for."""
     text: str
     """What text the tokenizer expects, or what is missing for one."""
+    original: Callable[[], PreTrainedModel] | None = None
+    """Makes a model of transformers with the same weights, to compare with; None: the checkpoint is transformers' own, or
+    transformers has no such model."""
 
     def model(self) -> PreTrainedModel:
         """Our model with copies of its weights, in evaluation mode."""

@@ -177,10 +177,11 @@ def _generate(
 
     Their T5's cache has a layer for each of the encoder's, so it works for equally deep stacks alone.
     """
-    deep = {} if ours.config.encoder_layers == ours.config.decoder_layers else {"use_cache": False}
+    unequal = "T5" in type(model).__name__ and ours.config.encoder_layers != ours.config.decoder_layers
+    deep = {"use_cache": False} if unequal else {}
     ids = GenerationMixin.generate(
         model, **_placed(model, source), max_new_tokens=_new_tokens(ours), min_new_tokens=None, do_sample=False,
-        num_return_sequences=1, return_dict_in_generate=False, **options, **(deep if model is not ours else {}),
+        num_return_sequences=1, return_dict_in_generate=False, **options, **deep,
     )  # fmt: skip
     return [_stripped(row, ours.config.pad_token_id) for row in ids.tolist()]
 

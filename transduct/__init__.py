@@ -35,6 +35,7 @@ def register() -> None:
     """Tell transformers' Auto classes about the model type "transduct"; more than once is harmless."""
     import transformers
     from transformers import AutoConfig, AutoTokenizer
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 
     from .configuration import AUTO_MAP, TransductConfig
     from .tokenization import TransductTokenizer
@@ -45,6 +46,10 @@ def register() -> None:
         if auto_name != "AutoConfig":
             getattr(transformers, auto_name).register(TransductConfig, getattr(modeling, reference.split(".")[1]), exist_ok=True)
     AutoTokenizer.register(TransductConfig, fast_tokenizer_class=TransductTokenizer, exist_ok=True)
+    speech = (
+        "TransductForConditionalGeneration"  # by this name the pipeline of speech recognition knows what it may generate with
+    )
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.setdefault(TransductConfig.model_type, speech)
 
 
 def __getattr__(name: str):

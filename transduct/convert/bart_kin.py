@@ -11,11 +11,12 @@ Both are read right, from the tensors that are there, and are written so that bo
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
 import torch
+from transformers import CONFIG_MAPPING
 
 from transduct.configuration import TransductConfig
 from transduct.convert.checkpoint import Checkpoint
@@ -167,31 +168,31 @@ def read_ties(options: Options, checkpoint: Checkpoint) -> str:
 
 
 def read(kin: Kin, options: Options, checkpoint: Checkpoint, **own: Any) -> dict[str, Any]:
-    """A config of the kin to our fields.
+    """A config of the kin to our values.
 
     Args:
-        own: fields that the family has read itself.
+        own: values that the family has read itself.
     """
-    fields = {ours: options.take(theirs) for ours, theirs in NAMES.items()}
+    values = {ours: options.take(theirs) for ours, theirs in NAMES.items()}
     for ours, (theirs, of_encoder) in DECODER_NAMES.items():
         value = options.take(theirs)
-        fields[ours] = None if value == fields[of_encoder] else value
-    fields |= {
+        values[ours] = None if value == values[of_encoder] else value
+    values |= {
         "norm_eps": 1e-5,
         "initializer": "normal",
-        "freeze_padding_embedding": fields["pad_token_id"] is not None,
+        "freeze_padding_embedding": values["pad_token_id"] is not None,
         "logits_bias": kin.has_bias and BIAS in checkpoint and bool(checkpoint.tensor(BIAS).any()),
         "classifier_dropout": _classifier_dropout(options, kin.has_classifiers),
         **kin.fixed,
         **own,
     }
     if "tie_embeddings" not in own:
-        fields["tie_embeddings"] = read_ties(options, checkpoint)
+        values["tie_embeddings"] = read_ties(options, checkpoint)
     for alias, theirs in ALIASES.items():
         options.require(alias, options.take(theirs), f"{theirs} says otherwise")
-    _check_restated(kin, options, fields)
+    _check_restated(kin, options, values)
     options.finish(WITHOUT_EFFECT)
-    return fields
+    return values
 
 
 def _classifier_dropout(options: Options, has_effect: bool) -> float:
@@ -235,6 +236,8 @@ def write(kin: Kin, config: TransductConfig) -> dict[str, Any]:
     values["tie_word_embeddings"] = config.tie_embeddings == "all"
     if kin.has_classifiers:
         values["classifier_dropout"] = config.classifier_dropout
+    declared = {f.name for f in fields(CONFIG_MAPPING[kin.model_type or kin.name])}
+    values = {name: value for name, value in values.items() if value is not None or name in declared}
     return values if (config.origin or {}).get("family") == kin.name else values | dict(kin.generation)
 
 

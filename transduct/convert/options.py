@@ -36,6 +36,11 @@ class Options:
         self._taken.add(name)
         return self.values.get(name, default)
 
+    @property
+    def taken(self) -> frozenset[str]:
+        """The names asked for so far."""
+        return frozenset(self._taken)
+
     def require(self, name: str, expected: Any, why: str) -> None:
         """Take an option of which one value alone can be expressed.
 

@@ -2,16 +2,27 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from transformers import AutoFeatureExtractor, AutoProcessor, AutoTokenizer, WhisperFeatureExtractor
+import transformers
+from transformers import (
+    AutoFeatureExtractor,
+    AutoModelForSeq2SeqLM,
+    AutoProcessor,
+    AutoTokenizer,
+    M2M100Config,
+    MBartConfig,
+    WhisperFeatureExtractor,
+)
 
 import transduct
 from english import tokenizer as english_tokenizer
 from tiny_tokenizers import TOKENIZERS, write_tokenizer
+from transduct.convert.folders import import_folder
 from transduct.convert.tokenizers import HARD_STRINGS, bring_along, check_tokenizer, check_vocabulary, load_tokenizer
 from transduct.tokenization import TransductTokenizer
 
@@ -253,6 +264,35 @@ def test_each_side_has_its_embeddings(folders):
     with pytest.raises(ValueError, match=f"the target's tokenizer in .* has ids up to {size - 1}, but the model only {size - 1}"):
         check_vocabulary(tokenizer, folder, SIZE, size - 1)
     check_vocabulary(tokenizer, folder, SIZE, size)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "token"),
+    [("nllb", "deu_Latn", "deu_Latn"), ("m2m_100", "de", "__de__"), ("mbart50", "de_DE", "de_DE"), ("mbart", "de_DE", "de_DE")],
+)
+@pytest.mark.parametrize("beams", [1, 4])
+def test_translations_of_an_imported_model_are_theirs(name, target, token, beams, folders, tmp_path):
+    original, imported = tmp_path / "original", tmp_path / "imported"
+    shutil.copytree(folders[name][0], original)
+    config_class, class_name = {"mbart": (MBartConfig, "MBartForConditionalGeneration")}.get(
+        name.removesuffix("50"), (M2M100Config, "M2M100ForConditionalGeneration")
+    )
+    sizes = dict(d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24, decoder_ffn_dim=24, init_std=0.4)
+    heads = dict(encoder_attention_heads=2, decoder_attention_heads=2, max_position_embeddings=64)
+    model = getattr(transformers, class_name)(config_class(vocab_size=420, **sizes, **heads)).eval()
+    model.save_pretrained(original)
+    import_folder(original, imported, verify=False)
+    outputs = []
+    for folder in (original, imported):
+        translator, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        language = tokenizer.convert_tokens_to_ids(token)
+        forced = {"decoder_start_token_id": language} if name == "mbart" else {"forced_bos_token_id": language}
+        inputs = tokenizer([TEXT, "All elements of the array, or of a part of it."], padding=True, return_tensors="pt")
+        ids = translator.generate(**inputs, **forced, num_beams=beams, max_new_tokens=12)
+        outputs.append((inputs["input_ids"].tolist(), ids.tolist(), tokenizer.batch_decode(ids, skip_special_tokens=True)))
+        assert (ids[:, 0 if name == "mbart" else 1] == language).all()
+    assert outputs[0] == outputs[1]
+    assert len({tuple(ids) for ids in outputs[0][1]}) == 2
 
 
 @pytest.mark.parametrize("layout", ["with both classes", "without any class", "of version 5"])

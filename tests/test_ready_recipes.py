@@ -186,7 +186,7 @@ def test_fine_tuning_sees_128_pairs_a_step():
     assert training["per_device_train_batch_size"] * training["gradient_accumulation_steps"] == 128
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [*RECIPES, "finetune-t5-summarization", "finetune-bart-cnn", "finetune-nllb"])
 def test_every_value_has_its_source(name):
     """Each line of model, objective and training says where its value is from, or is one of those that no paper gives."""
     of_the_run = {

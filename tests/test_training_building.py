@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 import transduct
 from transduct.tokenization import TransductTokenizer
 from transduct.training import Seq2SeqCollator
-from transduct.training.building import build_arguments, build_collator, build_model
+from transduct.training.building import build_arguments, build_collator, build_model, prepare_generation
 from transduct.training.objectives import ObjectiveCollator
 from transduct.training.recipe import build_recipe
 
@@ -58,6 +58,20 @@ def test_a_stock_tokenizer_has_one_vocabulary(tokenizer):
 
 def test_fields_of_the_recipe_go_before_those_of_the_tokenizer(tokenizer):
     assert build_model(recipe_of(vocab_size=64, decoder_start_token_id=1), tokenizer).config.vocab_size == 64
+
+
+@pytest.mark.parametrize("settings", [{"max_new_tokens": 7}, {"max_length": 9, "min_length": 3, "no_repeat_ngram_size": 2}, {}])
+def test_settings_of_generation_replace_those_of_the_model(tokenizer, settings):
+    """A length that the model has must not go before the recipe's, said in another way."""
+    recipe = recipe_of()
+    recipe.evaluation.generation = settings
+    model = build_model(recipe, tokenizer)
+    model.generation_config.update(max_length=5, min_length=1, forced_eos_token_id=1)
+    prepare_generation(model, recipe)
+    found = model.generation_config
+    expected = {"max_length": None if "max_new_tokens" in settings else 5, "min_length": 1, "max_new_tokens": None} | settings
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert (found.num_beams, found.forced_eos_token_id) == (recipe.evaluation.num_beams, 1)
 
 
 def test_options_of_rows_have_no_use_for_data_without_an_end(tmp_path):

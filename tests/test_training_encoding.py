@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
+from tiny_tokenizers import write_tokenizer
 from transduct.tokenization import TransductTokenizer
 from transduct.training.encoding import DocumentEncoder, KeepTexts, PairEncoder, in_pieces, tokenizer_key, tokens_around
 from transduct.training.reading import BadRow, Row
@@ -59,6 +61,73 @@ def test_rows_that_are_too_long_are_named_by_their_side(tokenizer):
     ]
     assert [row.reason for row in found if isinstance(row, BadRow)] == ["long target", "long source", "long source"]
     assert found[3]["input_ids"] == tokenizer("c")["input_ids"]
+
+
+def test_longer_texts_are_cut_before_what_ends_them(tokenizer):
+    split = SplitSource(source_prefix="a", tag="<BT>", target_language="de", target_language_in="target")
+    limits = dict(max_source_tokens=4, max_target_tokens=3)
+    whole = list(PairEncoder(tokenizer, split)(ROWS))
+    cut = list(PairEncoder(tokenizer, split, **limits, truncate="both")(ROWS))
+    for before, after in zip(whole, cut, strict=True):
+        for side, limit in (("input_ids", 4), ("labels", 3)):
+            ids = before[side]
+            assert after[side] == (ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]])
+    assert any(len(example["input_ids"]) == 4 for example in cut)
+    targets_too_long = list(PairEncoder(tokenizer, split, **limits, truncate="source")(ROWS))
+    assert [isinstance(row, BadRow) for row in targets_too_long] == [len(example["labels"]) > 3 for example in whole]
+    assert PairEncoder(tokenizer, split, **limits, truncate="source").encode_sources(["ba, c"]) == [cut[1]["input_ids"]]
+
+
+def test_cutting_is_part_of_the_key_and_leaves_no_trace(tokenizer):
+    plain, cutting = (PairEncoder(tokenizer, SplitSource(), max_source_tokens=4, truncate=cut) for cut in (None, "source"))
+    before = plain.key()
+    assert cutting.key() != before
+    list(cutting(ROWS))
+    assert plain.key() == before
+
+
+@pytest.fixture(scope="module")
+def translators(tmp_path_factory):
+    """Tokenizers that put languages themselves: NLLB's and M2M100's before a text, mBART's behind it."""
+    root = tmp_path_factory.mktemp("translators")
+    return {name: AutoTokenizer.from_pretrained(write_tokenizer(name, root / name)) for name in ("nllb", "m2m_100", "mbart")}
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "target", "tokens"),
+    [("nllb", "hin_Deva", "zho_Hans", ["hin_Deva", "zho_Hans"]), ("m2m_100", "fr", "zh", ["__fr__", "__zh__"])],
+)
+def test_a_tokenizer_that_puts_languages_itself_is_told_them(translators, name, source, target, tokens):
+    tokenizer = translators[name]
+    there = SplitSource(source_language=source, target_language=target, target_language_in="target")
+    back = SplitSource(source_language=target, target_language=source, target_language_in="target")
+    encoders = [PairEncoder(tokenizer, split) for split in (there, back)]  # which share it
+    for encoder, (first, second) in zip(encoders, (tokens, tokens[::-1]), strict=True):
+        (example,) = encoder(ROWS[:1])
+        bare, end = tokenizer("ab", add_special_tokens=False)["input_ids"], [tokenizer.eos_token_id]
+        assert example["input_ids"] == encoder.encode_sources(["ab"])[0] == ids(tokenizer, first) + bare + end
+        assert example["labels"][:1] == ids(tokenizer, second) == [encoder.first_target_token]
+        assert example["labels"].count(encoder.first_target_token) == 1
+    assert encoders[0].key() != encoders[1].key()
+    assert PairEncoder(tokenizer, SplitSource()).first_target_token is None
+
+
+def test_languages_that_such_a_tokenizer_cannot_put(translators):
+    with pytest.raises(ValueError, match="source_language='klingon': the tokenizer has no token <2klingon> or klingon"):
+        PairEncoder(translators["nllb"], SplitSource(source_language="klingon"))
+    with pytest.raises(ValueError, match=r"target_language_in='source': NllbTokenizer puts .* write target_language_in: target"):
+        PairEncoder(translators["nllb"], SplitSource(target_language="deu_Latn"))
+    with pytest.raises(ValueError, match="target_language='de_DE': MBartTokenizer puts it behind a target"):
+        PairEncoder(translators["mbart"], SplitSource(target_language="de_DE", target_language_in="target"))
+
+
+def test_the_key_of_a_tokenizer_without_a_backend(translators, tmp_path):
+    tokenizer = translators["m2m_100"]
+    key = tokenizer_key(tokenizer)
+    assert tokenizer_key(AutoTokenizer.from_pretrained(write_tokenizer("m2m_100", tmp_path), src_lang=tokenizer.src_lang,
+                                                       tgt_lang=tokenizer.tgt_lang)) == key  # fmt: skip
+    tokenizer.add_tokens(["<BT>"])
+    assert tokenizer_key(tokenizer) != key
 
 
 def test_what_stands_before_a_text(tokenizer):

@@ -56,6 +56,13 @@ def test_beam_width_and_length_penalty_are_used(saved, monkeypatch):
     assert [(given["num_beams"], given["length_penalty"]) for given in seen] == [(3, 0.6)]
 
 
+def test_sources_are_cut_at_their_limit(saved, tmp_path):
+    saved.tokenizer.save_pretrained(tmp_path)
+    saved.model.save_pretrained(tmp_path)
+    cutting = SavedModel(tmp_path, max_source_tokens=4)
+    assert cutting.outputs(["cbabcacb", "a"], options(), quiet()) == saved.outputs(["cba", "a"], options(), quiet())
+
+
 def test_figures_and_samples(saved):
     console = quiet()
     outputs = saved.outputs(TEXTS, options(), console)

@@ -68,6 +68,30 @@ def test_powers_of_ten_are_numbers_in_every_section(tmp_path):
     assert recipe.output == "1e"
 
 
+CUT = {"truncate": "source", "max_source_tokens": 9}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": {"name": "causal_lm"}, "data": {"train": {"text": "a"}, "truncate": "source"}}, "documents are cut"),
+        ({"data": {"train": {"json": "a"}, **CUT, "subwords": {"alpha": 0.1}}}, "subwords and alignments belong to whole texts"),
+        ({"data": {"train": {"json": "a", "alignment_field": "al"}, **CUT}}, "subwords and alignments belong to whole texts"),
+        (
+            {
+                "objective": {"name": "masked_lm"},
+                "data": {"train": {"text": "a"}},
+                "evaluation": {"generation": {"max_length": 5}},
+            },
+            "the model of masked_lm writes nothing",
+        ),
+    ],
+)
+def test_what_excludes_each_other(changes, message):
+    with pytest.raises(ValueError, match=message):
+        build_recipe({**changed("output", "out"), **changes})
+
+
 def test_numbers_and_words_that_yaml_reads_otherwise():
     raw = {"learning_rate": "3e-4", "eval_strategy": False, "optim": "sgd", "max_steps": 5.0, "eval_steps": 4, "data_seed": None}
     recipe = build_recipe(changed("training", {**raw, "save_only_model": False}))
@@ -103,6 +127,15 @@ def test_numbers_and_words_that_yaml_reads_otherwise():
         ("tokenizer.knd", "chars", r"tokenizer\.knd is no key of a recipe: did you mean kind"),
         ("evaluation.beams", 5, r"evaluation\.beams is no key"),
         ("evaluation.metrics", {"x": "blue"}, r"evaluation\.metrics\.x='blue' is unknown"),
+        ("evaluation.generation", {"min_lenght": 5}, r"evaluation\.generation\.min_lenght is no key .* did you mean min_length"),
+        ("evaluation.generation", {"num_beams": 5}, r"evaluation\.generation\.num_beams is no key of a recipe"),
+        ("evaluation.generation", {"pad_token_id": 5}, r"evaluation\.generation\.pad_token_id is no key of a recipe"),
+        ("evaluation.generation", {"early_stopping": "maybe"}, r"evaluation\.generation=\{.*'maybe'\} cannot be used: "),
+        ("evaluation.generation", {"num_return_sequences": 9}, r"evaluation\.generation=\{.*9\} cannot be used: "),
+        ("evaluation.generation", 5, r"evaluation\.generation must be a mapping, not 5"),
+        ("data.truncate", "all", r"data\.truncate='all' must be \"source\", \"target\" or \"both\""),
+        ("data.truncate", "source", r"data\.truncate='source' needs data\.max_source_tokens"),
+        ("data.truncate", "target", r"data\.truncate='target' needs data\.max_target_tokens"),
         ("evaluation.metrics", {"loss": "bleu"}, "'loss' cannot name a metric"),
         ("evaluation.metrics", {1: "bleu"}, "1 cannot name a metric"),
         ("evaluation.metrics", {"a b": "bleu", "a_b": "chrf"}, "of a b, a_b, two are one name"),

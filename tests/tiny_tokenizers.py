@@ -156,8 +156,8 @@ def _fairseq(folder: Path, tokenizer_class: type, kind: str = "unigram", **optio
 
 
 def _nllb(folder: Path) -> None:
-    """With five of its 202 languages."""
-    languages = ["arb_Arab", "deu_Latn", "eng_Latn", "hin_Deva", "zho_Hans"]
+    """With six of its 202 languages."""
+    languages = ["arb_Arab", "deu_Latn", "eng_Latn", "hin_Deva", "ron_Latn", "zho_Hans"]
     _fairseq(folder, NllbTokenizer, "bpe", src_lang="eng_Latn", tgt_lang="deu_Latn", extra_special_tokens=languages)
 
 

@@ -1,5 +1,7 @@
 """Whisper: the same states, gradients and ids as transformers', from sounds on, and everything back again."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -208,3 +210,74 @@ def test_presets_are_what_transformers_has():
     changed = {name for name, value in config.to_dict().items() if default.get(name) != value}
     assert changed == {"architectures", "begin_suppress_tokens", "bos_token_id", "decoder_start_token_id", "eos_token_id",
                        "pad_token_id"}  # fmt: skip
+
+
+# ---- files of transformers 4 --------------------------------------------------------------------------------------
+def old_folder(heard: dict[str, Any], folder: Path) -> None:
+    """As the checkpoints of 2022: tied names once, in `pytorch_model.bin`, and what generation needs inside config.json."""
+    theirs = heard["theirs"]
+    state = {name: tensor.clone() for name, tensor in theirs.state_dict().items() if name != "proj_out.weight"}
+    torch.save(state, folder / "pytorch_model.bin")
+    config = theirs.config
+    values = {name: getattr(config, name) for name in SIZES} | dict(
+        architectures=["WhisperForConditionalGeneration"], model_type="whisper", transformers_version="4.23.0.dev0",
+        torch_dtype="float32", activation_dropout=0.0, activation_function="gelu", attention_dropout=0.0, dropout=0.0,
+        encoder_layerdrop=0.0, decoder_layerdrop=0.0, init_std=0.02, scale_embedding=False, use_cache=True,
+        is_encoder_decoder=True, num_hidden_layers=config.encoder_layers, max_length=40,
+        forced_decoder_ids=[[1, 38], [2, 39], [3, 44]], begin_suppress_tokens=heard["settings"]["begin_suppress_tokens"],
+        suppress_tokens=[3, 4],
+    )  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    heard["processor"].tokenizer.save_pretrained(folder)
+    heard["processor"].feature_extractor.save_pretrained(folder)
+    (folder / "normalizer.json").write_text('{"colour": "color"}', encoding="utf-8")
+
+
+def test_files_of_transformers_4(heard, tmp_path):
+    source, ours, back = tmp_path / "theirs", tmp_path / "ours", tmp_path / "back"
+    source.mkdir()
+    old_folder(heard, source)
+    assert import_folder(source, ours).checked.generated
+    model = TransductForConditionalGeneration.from_pretrained(ours)
+    with torch.no_grad():
+        want = heard["theirs"](**heard["inputs"], decoder_input_ids=heard["prompt"]).logits
+        assert_close(model(**heard["inputs"], decoder_input_ids=heard["prompt"]).logits, want, 1e-5, "logits")
+    generation = model.generation_config
+    assert generation.suppress_tokens == [3, 4]
+    assert generation.begin_suppress_tokens == heard["settings"]["begin_suppress_tokens"]
+    for name in ("preprocessor_config.json", "normalizer.json"):
+        assert json.loads((source / name).read_text()).items() <= json.loads((ours / name).read_text()).items()
+    again = AutoProcessor.from_pretrained(ours)
+    inputs = again(heard["sounds"], sampling_rate=speech.RATE, return_tensors="pt")
+    assert torch.equal(inputs["input_features"], heard["inputs"]["input_features"])
+    export_folder(ours, back)
+    said = json.loads((source / "config.json").read_text())
+    kept = json.loads((back / "config.json").read_text())
+    differing = {name for name, value in said.items() if kept.get(name) != value}
+    assert differing == {"transformers_version", "torch_dtype", "max_length", "num_hidden_layers"}  # the last was said twice
+    loaded = WhisperForConditionalGeneration.from_pretrained(back)
+    assert all(torch.equal(tensor, heard["theirs"].state_dict()[name]) for name, tensor in loaded.state_dict().items())
+
+
+def test_two_values_for_one_matrix_are_refused(heard, tmp_path):
+    old_folder(heard, tmp_path)
+    state = torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
+    state["proj_out.weight"] = state["model.decoder.embed_tokens.weight"] + 1
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"decoder.embed_tokens.weight and proj_out.weight should be one matrix"):
+        from_transformers(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"activation_function": "gelo"}, "activation='gelo'"), ({"num_hidden_layers": 7}, "num_hidden_layers=7"),
+     ({"vocab_size": 30}, "30"), ({"some_option": 3}, "some_option=3"), ({"max_source_positions": 99}, r"\(99, 16\)")],
+)  # fmt: skip
+def test_configs_that_do_not_fit_are_refused(heard, tmp_path, changes, message):
+    source = tmp_path / "theirs"
+    source.mkdir()
+    old_folder(heard, source)
+    values = json.loads((source / "config.json").read_text()) | changes
+    (source / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        import_folder(source, tmp_path / "ours")

@@ -64,15 +64,15 @@ def _check_uniform(model: PreTrainedModel, where: str) -> None:
     weights = list(model.named_parameters())
     types, devices = {weight.dtype for _, weight in weights}, {weight.device for _, weight in weights}
     if len(types) > 1 or not next(iter(types)).is_floating_point:
-        first = {weight.dtype: name for name, weight in weights}
+        first: dict[torch.dtype, str] = {}
+        for name, weight in weights:
+            first.setdefault(weight.dtype, name)
         named = ", ".join(f"{dtype} ({name})" for dtype, name in first.items())
         raise ValueError(
-            f"{where} has weights of other types than one of floating point: {named}; use `.to(dtype)` or load it anew"
+            f"{where} must have weights of one floating-point type, not of {named}; use `.to(dtype)`, or load it anew"
         )
     if len(devices) > 1 or next(iter(devices)).type == "meta":
-        raise ValueError(
-            f"{where} must lie on one device to be converted, not on {sorted(map(str, devices))}; convert its folder"
-        )
+        raise ValueError(f"{where} must lie on one device, not on {', '.join(sorted(map(str, devices)))}; or convert its folder")
 
 
 def _copy_manner(original: PreTrainedModel, copied: PreTrainedModel, names: Mapping[str, str]) -> None:

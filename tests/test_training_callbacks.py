@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -45,6 +46,47 @@ def test_a_second_interrupt_stops_at_once(capfd):
         assert "Ctrl-C once more stops at once" in capfd.readouterr().err
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+class Interrupt(TrainerCallback):
+    """Sends this process Ctrl-C while it evaluates, and waits until that is told."""
+
+    def __init__(self, told: list[str]):
+        self.told = told
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        if not self.told:
+            os.kill(os.getpid(), signal.SIGINT)
+            while not self.told:
+                time.sleep(0.01)
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        self.told.append(f"evaluated at {state.global_step}")
+
+
+def test_a_signal_inside_an_evaluation_is_told_at_once(tmp_path):
+    told: list[str] = []
+    stop = StopOnSignal(told.append)
+    trainer = tiny_trainer(
+        tmp_path, max_steps=50, max_tokens_per_batch=40, schedule="constant", eval_strategy="steps", eval_steps=2
+    )
+    trainer.add_callback(stop)
+    trainer.add_callback(Interrupt(told))
+    with stop.listening():
+        trainer.train()
+    assert told == ["stopping after this evaluation, with a checkpoint; Ctrl-C once more stops at once", "evaluated at 2"]
+    assert (tmp_path / f"checkpoint-{trainer.state.global_step}" / "trainer_state.json").is_file()
+
+
+def test_a_worker_that_is_interrupted_says_nothing(capfd):
+    stop = StopOnSignal()
+    with stop.listening():
+        child = os.fork()
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+            os._exit(0 if stop.received is None else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert capfd.readouterr().err == ""
 
 
 def stopping_early(folder, scores: list[float], steps: int = 50, **options):

@@ -12,8 +12,8 @@ from transduct.training.metrics import TIMINGS
 from transduct.training.progress import ShowProgress, time_left
 
 
-def shown(terminal: bool, tmp_path, **options) -> str:
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=200)
+def shown(terminal: bool, tmp_path, width: int = 200, **options) -> str:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
     defaults = dict(max_steps=30, logging_strategy="steps", logging_steps=5)
     if "kind" not in options:
         defaults |= dict(max_tokens_per_batch=40, schedule="constant")
@@ -27,7 +27,7 @@ def shown(terminal: bool, tmp_path, **options) -> str:
 def test_lines_without_a_terminal(tmp_path):
     lines = shown(False, tmp_path).splitlines()
     figures = r"loss \d+\.\d{4}  learning rate \d\.\d\de-\d\d  [\d,]+ source and [\d,]+ target tokens/s  padding \d+\.\d%"
-    pattern = rf" *\d+%  step \d+  {figures}  \d:\d\d:\d\d left"
+    pattern = rf" *\d+%  step \d+  \d:\d\d:\d\d left  {figures}"
     assert len(lines) > 10
     assert all(re.fullmatch(pattern, line) for line in lines)
     assert lines[-1].startswith("100%  step 30")
@@ -45,6 +45,11 @@ def test_a_bar_on_a_terminal(tmp_path):
     assert "training" in text
     assert "tokens/s" in text
     assert "100%" in text
+
+
+def test_a_narrow_terminal_cuts_the_figures_alone(tmp_path):
+    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", shown(True, tmp_path, width=80))
+    assert re.search(r"training ━+ *100% \d:\d\d:\d\d step 30  \d:\d\d:\d\d left  loss \d\.\d{4}  [^\n]*…", text)
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -37,13 +38,18 @@ class ByTheClock(TrainerCallback):
 class StopOnSignal(TrainerCallback):
     """On Ctrl-C or SIGTERM, say so, finish the step, write a checkpoint and stop. `received` then holds the signal's number.
 
-    Of several processes, whichever of them got the signal, all stop at the same step: after each step they ask each other, and
-    look at the answers one step later, when these have long arrived. A second Ctrl-C stops at once. The handlers are those of
-    before as soon as the training has ended.
+    An evaluation is finished first: its result decides which checkpoint is the best, and when patience ends. Of several
+    processes, whichever of them got the signal, all stop at the same step: after each step they ask each other, and look at the
+    answers one step later, when these have long arrived. A second Ctrl-C stops at once. The handlers are those of before as soon
+    as the training has ended.
+
+    Args:
+        say: shows a line; None: it goes to the standard error.
     """
 
-    def __init__(self):
+    def __init__(self, say: Callable[[str], Any] | None = None):
         self.received: int | None = None
+        self._say, self._process, self._evaluates = say, os.getpid(), False
         self._answer: tuple[torch.Tensor, Any] | None = None  # of all processes, on its way
 
     @contextmanager
@@ -57,12 +63,26 @@ class StopOnSignal(TrainerCallback):
                 signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            return  # a worker that loads data; it ends with the training
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
-        os.write(2, b"stopping after the next step, with a checkpoint; Ctrl-C once more stops at once\n")  # print may be busy
+        when = "this evaluation" if self._evaluates else "the next step"
+        text = f"stopping after {when}, with a checkpoint; Ctrl-C once more stops at once"
+        if self._say is None:
+            os.write(2, f"{text}\n".encode())
+        else:  # what shows lines may be busy here, in the middle of whatever it was doing
+            threading.Thread(target=self._say, args=(text,)).start()
+
+    def on_prediction_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self._evaluates = True
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self._evaluates = False
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        self._evaluates = control.should_evaluate
         stops = self.received is not None if args.world_size == 1 else self._any_stopped(args.device)
         if stops:
             control.should_training_stop = control.should_save = True

@@ -5,7 +5,9 @@ from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from transduct.training.metrics import without_timings
@@ -63,7 +65,7 @@ class ShowProgress(TrainerCallback):
         if not self._figures:
             return f"step {step:,}"
         left = time_left(time.monotonic() - self._began, self._share_before, share)
-        return f"step {step:,}  {self._figures}  {left} left"
+        return f"step {step:,}  {left} left  {self._figures}"
 
     def on_prediction_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         if not state.is_world_process_zero:
@@ -90,12 +92,12 @@ class ShowProgress(TrainerCallback):
     def _start(self, what: str, total: float = 1.0) -> TaskID:
         if self._bar is None:
             columns = (
-                SpinnerColumn(),
+                SpinnerColumn(table_column=Column(no_wrap=True)),
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=24 if self.console.width >= 120 else 8, table_column=Column(no_wrap=True)),
                 TextColumn("{task.percentage:>3.0f}%"),
-                TimeElapsedColumn(),
-                TextColumn("{task.fields[numbers]}"),
+                TimeElapsedColumn(table_column=Column(no_wrap=True)),
+                FiguresColumn(),
             )
             self._bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
             self._bar.start()
@@ -115,6 +117,13 @@ class ShowProgress(TrainerCallback):
         if self._bar is not None:
             self._bar.stop()
         self._bar = self._task = self._evaluation = None
+
+
+class FiguresColumn(ProgressColumn):
+    """The figures of a task. Where the terminal is narrow, they are cut, and the other columns stay whole."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["numbers"], no_wrap=True, overflow="ellipsis")
 
 
 def time_left(seconds: float, share_before: float, share: float) -> str:

@@ -107,7 +107,7 @@ def _run(recipe: Recipe, fresh: bool, console: Console) -> Outcome:
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
     trainer = _build_trainer(recipe, args, output, console)
-    signals = StopOnSignal()
+    signals = StopOnSignal(partial(console.print, highlight=False, soft_wrap=True))
     trainer.add_callback(signals)
     with signals.listening():
         try:
@@ -119,7 +119,7 @@ def _run(recipe: Recipe, fresh: bool, console: Console) -> Outcome:
     if isinstance(trainer.train_dataset, EndlessData) and trainer.train_dataset.skipped:
         console.print(f"train: {trainer.train_dataset.skipped}", highlight=False, markup=False, soft_wrap=True)
     if signals.received is not None:
-        console.print(f"stopped at step {trainer.state.global_step:,}; the same command goes on from there")
+        console.print(f"stopped at step {trainer.state.global_step:,}; the same command goes on from there", highlight=False)
         return Outcome(finished=False, signal=signals.received)
     if trainer.state.global_step == 0:
         raise ValueError(

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartConfig, GenerationConfig, M2M100Config, T5Config
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartConfig, GenerationConfig, M2M100Config, MBartConfig, T5Config
 
 from english import paragraphs
 from tiny_tokenizers import write_tokenizer
@@ -21,7 +21,6 @@ from transduct.cli.main import run
 from transduct.training.recipe import load_recipe
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-RECIPES = ("finetune-t5-summarization", "finetune-bart-cnn", "finetune-nllb")
 SIZES = dict(d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24, decoder_ffn_dim=24, encoder_attention_heads=2,
              decoder_attention_heads=2, max_position_embeddings=1026, init_std=0.3)  # fmt: skip
 ORIGINALS = {
@@ -32,8 +31,9 @@ ORIGINALS = {
     ),
     "finetune-bart-cnn": ("bart", "BartForConditionalGeneration", BartConfig(vocab_size=400, **SIZES, forced_eos_token_id=2)),
     "finetune-nllb": ("nllb", "M2M100ForConditionalGeneration", M2M100Config(vocab_size=312, scale_embedding=True, **SIZES)),
+    "finetune-nllb of mBART": ("mbart", "MBartForConditionalGeneration", MBartConfig(vocab_size=330, **SIZES)),
 }
-"""For each recipe the tokenizer, the class and the config of the checkpoint that it begins with."""
+"""For each recipe the tokenizer, the class and the config of the checkpoint that it begins with; for one, of another too."""
 
 
 def write_original(name: str, folder: Path) -> Path:
@@ -79,6 +79,11 @@ CHANGES = {
     ],
     "finetune-nllb": ["training.max_tokens_per_batch=500", "evaluation.generation={max_length: 12}"],
 }  # fmt: skip
+CHANGES["finetune-nllb of mBART"] = [*CHANGES["finetune-nllb"], "training.predict_with_generate=true"] + [
+    f"data.{split}.{side}_language={code}"
+    for split in ("train", "validation", "test")
+    for side, code in (("source", "en_XX"), ("target", "ro_RO"))
+]
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +92,14 @@ def folders(tmp_path_factory):
     made = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "load_dataset", load_dataset)
-        for name in RECIPES:
-            root = tmp_path_factory.mktemp(name)
+        for name in ORIGINALS:
+            root = tmp_path_factory.mktemp(name.replace(" ", "-"))
             original, imported, out, exported = (root / step for step in ("original", "imported", "out", "exported"))
             write_original(name, original)
             assert run(["import", str(original), str(imported)]) == 0
             settings = [f"model.from_pretrained={imported}", f"tokenizer.from_pretrained={imported}", f"output={out}"]
             changes = [part for change in [*settings, *SHORT, *CHANGES[name]] for part in ("--set", change)]
-            assert run(["train", str(EXAMPLES / name / "config.yaml"), *changes]) == 0
+            assert run(["train", str(EXAMPLES / name.split()[0] / "config.yaml"), *changes]) == 0
             assert run(["export", str(out / "model"), str(exported)]) == 0
             made[name] = original, out, exported
     return made
@@ -107,7 +112,7 @@ def losses(out: Path) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", ORIGINALS)
 def test_a_recipe_goes_from_an_imported_checkpoint_to_an_exported_one(name, folders):
     original, out, exported = folders[name]
     found = losses(out)
@@ -151,6 +156,26 @@ def test_languages_are_the_tokenizers_own(folders):
     english, romanian, end = tokenizer.convert_tokens_to_ids(["eng_Latn", "ron_Latn", "</s>"])
     assert all(row["input_ids"][0] == english and row["input_ids"].count(english) == 1 for row in rows)
     assert all(row["labels"][0] == romanian and row["labels"][-1] == end for row in rows)
+
+
+@pytest.mark.slow
+def test_a_language_behind_the_target_starts_the_decoder(folders):
+    """As mBART has it: a target ends with its language, and the decoder begins with that."""
+    _, out, exported = folders["finetune-nllb of mBART"]
+    tokenizer, model = AutoTokenizer.from_pretrained(exported), AutoModelForSeq2SeqLM.from_pretrained(out / "model")
+    romanian = tokenizer.convert_tokens_to_ids("ro_RO")
+    rows = Dataset.from_file(str(next((out / "data").glob("train*.arrow"))))
+    assert all(row["labels"][-2:] == [tokenizer.eos_token_id, romanian] for row in rows)
+    batch = dict(tokenizer([paragraphs()[0][:60]], text_target=["a word"], return_tensors="pt"))
+    theirs = transformers.MBartForConditionalGeneration.from_pretrained(exported)
+    with torch.no_grad():
+        assert torch.allclose(model(**batch).logits, theirs(**batch).logits, atol=1e-4)
+    ids = theirs.generate(**{name: batch[name] for name in ("input_ids", "attention_mask")}, decoder_start_token_id=romanian)
+    predicted = [json.loads(line) for line in (out / "predictions" / "4.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(predicted) == 4
+    ours = model.generate(**{name: batch[name] for name in ("input_ids", "attention_mask")}, decoder_start_token_id=romanian)
+    assert ours.tolist() == ids.tolist()
+    assert ids[0, 0] == romanian
 
 
 def test_a_step_is_as_large_as_published():

@@ -117,8 +117,18 @@ def test_languages_that_such_a_tokenizer_cannot_put(translators):
         PairEncoder(translators["nllb"], SplitSource(source_language="klingon"))
     with pytest.raises(ValueError, match=r"target_language_in='source': NllbTokenizer puts .* write target_language_in: target"):
         PairEncoder(translators["nllb"], SplitSource(target_language="deu_Latn"))
-    with pytest.raises(ValueError, match="target_language='de_DE': MBartTokenizer puts it behind a target"):
-        PairEncoder(translators["mbart"], SplitSource(target_language="de_DE", target_language_in="target"))
+
+
+def test_a_language_behind_the_target_is_what_the_decoder_starts_from(translators):
+    tokenizer = translators["mbart"]
+    encoder = PairEncoder(tokenizer, SplitSource(target_language="de_DE", target_language_in="target"))
+    (example,) = encoder(ROWS[:1])
+    assert example["labels"][-2:] == ids(tokenizer, "</s>", "de_DE")
+    assert [encoder.start_token] == ids(tokenizer, "de_DE")
+    assert encoder.first_target_token is None
+    assert PairEncoder(tokenizer, SplitSource()).start_token is None
+    nllb = PairEncoder(translators["nllb"], SplitSource(target_language="deu_Latn", target_language_in="target"))
+    assert nllb.start_token is None
 
 
 def test_the_key_of_a_tokenizer_without_a_backend(translators, tmp_path):

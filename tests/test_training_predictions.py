@@ -91,6 +91,14 @@ def test_outputs_begin_with_the_first_token(tmp_path, beams):
     assert trainer.predict(trainer.eval_dataset).predictions[:, 1].tolist() != [7] * 5
 
 
+def test_the_decoder_starts_from_the_start_token(tmp_path):
+    rows = pairs(5)
+    trainer = trainer_of(tmp_path, rows, metrics_of(rows, start_token=7))
+    assert trainer.predict(trainer.eval_dataset).predictions[:, 0].tolist() == [7] * 5
+    trainer.compute_metrics = metrics_of(rows)
+    assert trainer.predict(trainer.eval_dataset).predictions[:, 0].tolist() == [0] * 5
+
+
 def test_files_are_named_by_step_and_data_set(tmp_path):
     rows = pairs(6)
     trainer = trainer_of(

@@ -201,5 +201,6 @@ def build_metrics(recipe: Recipe, tokenizer: Any, validation: Dataset | None, fo
     if validation is None or not recipe.objective.of_pairs:
         return None
     assert recipe.data.validation is not None
-    first = PairEncoder(tokenizer, recipe.data.validation).first_target_token
-    return TextMetrics(tokenizer, validation["targets"], reported(recipe), folder, validation["source"], first)
+    encoder = PairEncoder(tokenizer, recipe.data.validation)
+    tokens = (encoder.first_target_token, encoder.start_token)
+    return TextMetrics(tokenizer, validation["targets"], reported(recipe), folder, validation["source"], *tokens)

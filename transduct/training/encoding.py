@@ -79,7 +79,7 @@ class PairEncoder:
             first target, and `source` and all `targets`, for evaluation.
 
     Raises:
-        ValueError: for a tag or language whose token the tokenizer lacks, or does not put where the split has it.
+        ValueError: for a tag or language whose token the tokenizer lacks, or puts elsewhere than the split has it.
     """
 
     tokenizer: Any
@@ -96,11 +96,6 @@ class PairEncoder:
         assert self.truncate in (None, "source", "target", "both")
         self.around = Around.of(self.split, self.tokenizer)
         self._set_languages()
-        if puts_languages(self.tokenizer) and self.split.target_language is not None and not self._tokens_before_target():
-            raise ValueError(
-                f"target_language={self.split.target_language!r}: {type(self.tokenizer).__name__} puts it behind a target, so "
-                "that no output can begin with it. Leave target_language out, and take a tokenizer saved with it as tgt_lang"
-            )
 
     @property
     def features(self) -> Features:
@@ -149,11 +144,14 @@ class PairEncoder:
     @property
     def first_target_token(self) -> int | None:
         """What every target begins with, and every output must: the token of its language; None where that is free."""
-        if puts_languages(self.tokenizer):
-            before = self._tokens_before_target() if self.split.target_language is not None else []
-        else:
-            before = self.around.before_target
+        before = self._around_target()[0] if self._puts_target_language else self.around.before_target
         return before[0] if before else None
+
+    @property
+    def start_token(self) -> int | None:
+        """What the decoder must start from: the language's token, where the tokenizer puts it behind a target as mBART's does."""
+        before, behind = self._around_target() if self._puts_target_language else ([], [])
+        return behind[-1] if behind and not before else None
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of sources as the model is given them."""
@@ -169,10 +167,15 @@ class PairEncoder:
                 if code is not None:
                     setattr(self.tokenizer, name, code)
 
-    def _tokens_before_target(self) -> list[int]:
+    @property
+    def _puts_target_language(self) -> bool:
+        return puts_languages(self.tokenizer) and self.split.target_language is not None
+
+    def _around_target(self) -> tuple[list[int], list[int]]:
         self._set_languages()
         whole, bare = (self.tokenizer(text_target="a", add_special_tokens=special)["input_ids"] for special in (True, False))
-        return whole[: _place(whole, bare)]
+        start = _place(whole, bare)
+        return whole[:start], whole[start + len(bare) :]
 
     def _cut(self, side: str) -> dict[str, Any]:
         """How the tokenizer is called, so that its texts, with what stands before them, keep to the limit of a side."""
@@ -240,8 +243,8 @@ def _check_languages(split: SplitSource, tokenizer: Any) -> None:
             _language_id(tokenizer, code, option, False)
     if split.target_language is not None and split.target_language_in != "target":
         raise ValueError(
-            f"target_language_in={split.target_language_in!r}: {type(tokenizer).__name__} puts the target's language before the "
-            "target itself; write target_language_in: target"
+            f"target_language_in={split.target_language_in!r}: {type(tokenizer).__name__} puts the target's language with the "
+            "target; write target_language_in: target"
         )
 
 

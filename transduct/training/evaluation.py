@@ -112,10 +112,12 @@ class ExactEvaluation:
         return loss, predictions, labels
 
     def _own_generation_config(self) -> Any:
-        """The model's as it was, and the first token of `TextMetrics`."""
+        """The model's as it was, and the first tokens of `TextMetrics`."""
         config: Any = copy.deepcopy(self.generation_config)
         if isinstance(self.metrics, TextMetrics) and self.metrics.first_token is not None:
             config.forced_bos_token_id = self.metrics.first_token
+        if isinstance(self.metrics, TextMetrics) and self.metrics.start_token is not None:
+            config.decoder_start_token_id = self.metrics.start_token
         return config
 
     def _write(self, ids: torch.Tensor, real: int, rows: int) -> None:

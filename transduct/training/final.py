@@ -51,8 +51,8 @@ class SavedModel:
         sources = self.encoder.encode_sources(texts)
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
         results = [""] * len(sources)
-        first = self.encoder.first_target_token
-        first_token = {} if first is None else {"forced_bos_token_id": first}
+        tokens = {"forced_bos_token_id": self.encoder.first_target_token, "decoder_start_token_id": self.encoder.start_token}
+        tokens = {name: token for name, token in tokens.items() if token is not None}
         starts = range(0, len(order), options.batch_size)
         for start in track(starts, "decoding", console=console, transient=True, disable=not console.is_terminal):
             rows = order[start : start + options.batch_size]
@@ -60,7 +60,7 @@ class SavedModel:
                 name: tensor.to(self.model.device) for name, tensor in collate([{"input_ids": sources[i]} for i in rows]).items()
             }
             ids = self.model.generate(
-                **batch, **first_token, num_beams=options.num_beams, length_penalty=options.length_penalty
+                **batch, **tokens, num_beams=options.num_beams, length_penalty=options.length_penalty
             )  # (B, T)
             for i, text in zip(rows, self.tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True):
                 results[i] = text.strip()

@@ -30,6 +30,7 @@ class TextMetrics:
         sources: for each row its source, to be written beside the prediction.
         first_token: that every output begins with (`forced_bos_token_id`), such as that of the language to be written; acts
             in `TransductTrainer`. None: as the model's generation config says.
+        start_token: that the decoder starts from (`decoder_start_token_id`), likewise.
     """
 
     tokenizer: Any
@@ -38,6 +39,7 @@ class TextMetrics:
     folder: str | Path | None = None
     sources: Sequence[str] | None = None
     first_token: int | None = None
+    start_token: int | None = None
 
     def __post_init__(self):
         for name, metric in self.metrics.items():

@@ -79,8 +79,8 @@ class SplitSource:
     target_language: str | None = None
     """Language to be written; its token stands before the source (Johnson et al. 2017, arXiv 1611.04558), or see below."""
     target_language_in: str = "source"
-    """"target": the token of the target's language is the first that is written (M2M-100, arXiv 2010.11125). In an evaluation
-    every output is made to begin with it."""
+    """"target": the token of the target's language is the first that is written (M2M-100, arXiv 2010.11125), or the one that the
+    decoder starts from where the tokenizer has it so (mBART). In an evaluation every output is made to begin so."""
     name: str | None = None
     """What messages call this part of a mixture."""
     weight: float | None = None

@@ -13,10 +13,10 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.utils import GenerateEncoderDecoderOutput
 
-from transduct.decoding.beam import check_options, filler, limits_and_criteria
 from transduct.decoding.ensemble import Mean, make_rows
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
+from transduct.decoding.search import check_options, filler, limits_and_criteria
 
 
 def sample(

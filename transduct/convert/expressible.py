@@ -52,16 +52,14 @@ def outputs_of(config: TransductConfig, model_class: type[PreTrainedModel]) -> d
 
 def _resolved(config: TransductConfig) -> dict[str, Any]:
     heads, decoder_heads = config.num_heads, config.resolved_decoder_num_heads
-    widths = {config.head_dim, config.d_kv or config.d_model // decoder_heads}
     groups = config.num_key_value_heads
     return {
         "decoder_vocab_size": config.resolved_decoder_vocab_size,
-        "d_kv": config.head_dim if len(widths) == 1 else tuple(sorted(widths)),
-        "d_value": config.d_value or (config.head_dim if len(widths) == 1 else tuple(sorted(widths))),
+        "d_kv": config.head_dim,
+        "d_value": config.d_value or config.head_dim,
         "decoder_d_ff": config.resolved_decoder_d_ff,
-        "decoder_num_heads": decoder_heads,
+        "decoder_num_heads": (decoder_heads, config.d_kv or config.d_model // decoder_heads),
         "num_key_value_heads": None if {groups} == {heads, decoder_heads} else groups,
-        "decoder_scale_embeddings": config.resolved_decoder_scale_embeddings,
         "final_norm": config.resolved_final_norm,
         "decoder_max_positions": config.resolved_decoder_max_positions,
     }

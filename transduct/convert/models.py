@@ -206,7 +206,7 @@ def _check_expressible(conversion: Conversion, theirs: PreTrainedConfig) -> None
         fields = conversion.family.read(options, conversion.marks(tied=True))
     there = TransductConfig(**fields)
     mine, again = outputs_of(config, our_class), outputs_of(there, our_class)
-    lost = sorted(name for name in mine.keys() | again if mine.get(name) != again.get(name))
+    lost = sorted(name for name in mine.keys() & again.keys() if mine[name] != again[name])  # others hang on one of these
     if lost:
         named = ", ".join(f"{name}={getattr(config, name)!r} (there {getattr(there, name)!r})" for name in lost)
         raise ValueError(f"{conversion.where} cannot be written as {conversion.family.name}, which has no way to say {named}")

@@ -8,9 +8,10 @@ from transformers import GenerationConfig, PreTrainedConfig
 
 INHERITED = frozenset(f.name for f in fields(PreTrainedConfig)) | {
     "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal", "_commit_hash",
-    "_experts_implementation_internal", "_name_or_path", "architectures", "attn_implementation", "auto_map", "dtype",
-    "finetuning_task", "is_decoder", "is_encoder_decoder", "model_type", "num_labels", "prefix", "task_specific_params",
-    "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "use_bfloat16", "use_cache",
+    "_experts_implementation_internal", "_name_or_path", "_num_labels", "architectures", "attn_implementation", "auto_map",
+    "dtype", "finetuning_task", "gradient_checkpointing", "is_decoder", "is_encoder_decoder", "model_type", "num_labels",
+    "prefix", "task_specific_params", "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",
+    "use_bfloat16", "use_cache", "xla_device",
 }  # fmt: skip
 """What any config holds and no architecture depends on."""
 

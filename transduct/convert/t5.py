@@ -86,7 +86,7 @@ def _read(options: Options, checkpoint: Checkpoint, per_layer: bool, scales: boo
         eos_token_id=options.take("eos_token_id"),
         decoder_start_token_id=options.take("decoder_start_token_id", options.take("pad_token_id")),
     )
-    options.finish(("initializer_factor", "n_positions", "output_past", "gradient_checkpointing"))
+    options.finish(("initializer_factor", "n_positions", "output_past"))
     return fields
 
 

@@ -7,6 +7,7 @@ beside it. Nothing in a file is executed: `torch.load` runs with `weights_only=T
 import json
 import pickle
 import re
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -16,6 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
+MAPPED = 2**25
+"""Bytes of a mapped file that may be in memory."""
 LFS_POINTER = b"version https://git-lfs"
 
 
@@ -138,23 +141,38 @@ def _safetensors_readers(path: Path) -> dict[str, Callable[[], torch.Tensor]]:
 
 
 class _TorchFiles:
-    """Files that `torch.save` wrote, of which one at a time is open: what was read of it stays in memory as long."""
+    """Files that `torch.save` wrote, of which one at a time is open.
+
+    One of today's format is mapped into memory, so that what was read stays there while the file is open: it is closed when that
+    has become much. One of before torch 1.6 is read as a whole.
+    """
 
     def __init__(self) -> None:
         self.path: Path | None = None
         self.state: dict[str, torch.Tensor] = {}
+        self.bytes_read = 0
 
     def readers(self, path: Path) -> dict[str, Callable[[], torch.Tensor]]:
         return {name: partial(self.read, path, name) for name in self.open(path)}
 
     def read(self, path: Path, name: str) -> torch.Tensor:
-        return self.open(path)[name].clone()
+        tensor = self.open(path)[name]
+        if not zipfile.is_zipfile(path) and tensor.nbytes == tensor.untyped_storage().nbytes():
+            return tensor  # has memory of its own
+        tensor = tensor.clone()
+        self.bytes_read += tensor.nbytes
+        if self.bytes_read > MAPPED:
+            self.close()
+        return tensor
 
     def open(self, path: Path) -> dict[str, torch.Tensor]:
         if path != self.path:
-            self.path, self.state = None, {}  # let go of the other first
+            self.close()  # the other, first
             self.path, self.state = path, _state_dict(path)
         return self.state
+
+    def close(self) -> None:
+        self.path, self.state, self.bytes_read = None, {}, 0
 
 
 def _state_dict(path: Path) -> dict[str, torch.Tensor]:

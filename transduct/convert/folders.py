@@ -32,6 +32,7 @@ from transduct.convert.sources import CONFIG, GENERATION, NOTICES, Located, loca
 from transduct.convert.tokenizers import bring_along, load_tokenizer
 from transduct.convert.verifying import verify as verify_pair
 from transduct.convert.writing import Weights, new_folder, write_weights
+from transduct.presets import model_without_weights
 from transduct.pretrained import ship_code
 
 RECORD = "import.json"
@@ -85,8 +86,7 @@ def import_folder(
         located = locate(source, revision, token)
         opened = open_source(located, their_class)
         plan = opened.conversion
-        with torch.device("meta"), quiet():
-            empty = plan.our_class(plan.config)
+        empty = model_without_weights(plan.config, plan.our_class.__name__)
         shapes = {name: tensor.shape for name, tensor in empty.state_dict().items()}
         weights = write_weights(_of_shapes(plan.to_ours(opened.checkpoint), shapes, plan.where), part, shard_size, dtype)
         _write_config(empty.config, plan.our_class.__name__, weights, part)
@@ -129,7 +129,7 @@ def export_folder(
         config, our_class = _our_config(located)
         checkpoint = Checkpoint.of_folder(located.path)
         plan, theirs = export_plan(config, our_class.__name__, to, located.name)
-        _check_names(checkpoint, set(plan.table()), located.name)
+        _check_names(checkpoint, model_without_weights(config, our_class.__name__), located.name)
         weights = write_weights(plan.to_theirs(checkpoint), part, shard_size, dtype)
         _write_config(theirs, plan.their_class, weights, part)
         if (located.path / GENERATION).is_file():
@@ -205,11 +205,17 @@ def _of_shapes(
         yield name, tensor
 
 
-def _check_names(checkpoint: Checkpoint, wanted: set[str], where: str) -> None:
-    """Raises ValueError unless a checkpoint of ours holds exactly these tensors."""
-    missing, unexpected = sorted(wanted - checkpoint.names), sorted(checkpoint.names - wanted)
+def _check_names(checkpoint: Checkpoint, model: PreTrainedModel, where: str) -> None:
+    """Raises ValueError unless a checkpoint of ours holds exactly the tensors of its model, tied ones once or more often."""
+    names, tied = set(model.state_dict()), model.all_tied_weights_keys
+    missing, unexpected = sorted(names - set(tied) - checkpoint.names), sorted(checkpoint.names - names)
     problems = [f"tensors are missing: {missing}"] if missing else []
     problems += [f"tensors that its config has no place for: {unexpected}"] if unexpected else []
+    problems += [
+        f"{name} and {first} are tied, but stored with different values"
+        for name, first in tied.items()
+        if name in checkpoint and first in checkpoint and not checkpoint.same(name, first)
+    ]
     if problems:
         raise ValueError(f"{where} cannot be exported: {'; '.join(problems)}")
 

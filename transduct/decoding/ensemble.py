@@ -46,6 +46,10 @@ class EnsembleRows(Rows):
         self.ids = self.members[0].ids
 
     @property
+    def tells_attention(self) -> bool:
+        return False
+
+    @property
     def can_leave(self) -> bool:
         return all(member.can_leave for member in self.members)
 

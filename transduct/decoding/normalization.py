@@ -38,6 +38,8 @@ class Scoring:
         if self.normalization not in get_args(Normalization):
             known = ", ".join(map(repr, get_args(Normalization)))
             raise ValueError(f"length_normalization={self.normalization!r} must be one of {known}")
+        if self.normalization != "sockeye" and self.offset:
+            raise ValueError(f"length_offset={self.offset} belongs to length_normalization='sockeye'")
         if self.normalization == "sockeye" and self.offset <= -1:
             raise ValueError(f"length_offset={self.offset} of the sockeye normalisation must exceed -1")
 

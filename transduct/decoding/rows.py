@@ -14,6 +14,7 @@ from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
 from transformers.modeling_outputs import ModelOutput
 
 from transduct.cache import PreallocatedLayer, reorder_beams
+from transduct.decoding.coverage import Coverage
 from transduct.generation import SOURCE_ARGUMENTS, TransductGenerationMixin
 
 
@@ -35,6 +36,7 @@ class Rows:
         self.arguments = arguments
         self.shares_sources = isinstance(model, TransductGenerationMixin) and model.config.is_encoder_decoder
         self.outputs: ModelOutput | None = None
+        self.coverage: Coverage | None = None
 
     @property
     def sources(self) -> int:
@@ -51,6 +53,8 @@ class Rows:
             self.outputs = self.model(**inputs, return_dict=True)
         encoder_decoder = self.model.config.is_encoder_decoder
         self.arguments = self.model._update_model_kwargs_for_generation(self.outputs, self.arguments, encoder_decoder)
+        if self.coverage is not None:
+            self.coverage.add(self.outputs.cross_attentions)
         return self.outputs.logits[:, -1].float()  # (B*N, V)
 
     def append(self, tokens: torch.Tensor, origins: torch.Tensor | None = None) -> None:
@@ -58,6 +62,8 @@ class Rows:
         if origins is not None:
             self.ids = self.ids[origins]
             self._reorder(origins)
+            if self.coverage is not None:
+                self.coverage.select(origins)
         self.ids = torch.cat([self.ids, tokens[:, None]], dim=1)  # (B*N, T + 1)
 
     def _reorder(self, origins: Any) -> None:
@@ -70,6 +76,11 @@ class Rows:
             reorder_beams(cache.self_attention_cache, origins)
         else:
             cache.reorder_cache(origins)
+
+    @property
+    def tells_attention(self) -> bool:
+        """Whether each step tells where in the source the model looks."""
+        return self.model.config.is_encoder_decoder
 
     @property
     def can_leave(self) -> bool:
@@ -93,6 +104,8 @@ class Rows:
         rows = (order[:, None] * self.candidates + torch.arange(self.candidates, device=order.device)).flatten()  # (B'*N)
         before = self.ids.shape[0]
         self.ids = self.ids[rows]
+        if self.coverage is not None:
+            self.coverage.select(rows)
         for name, value in self.arguments.items():
             if name == "cache":
                 keep_in_cache(value, rows, order if self.shares_sources else rows)

@@ -1,0 +1,369 @@
+"""Beam search: what transformers' search gives, what a naive search and brute force give, and less work than theirs."""
+
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+
+import pytest
+import torch
+from transformers import EosTokenCriteria, StoppingCriteria, StoppingCriteriaList
+
+from configs import END, SCHEMES, START, build, name, pad_rows, tiny, words
+from published import FAMILIES, pair
+from transduct import TransductForCausalLM, TransductForConditionalGeneration
+from transduct.decoding import beam_search
+from transduct.decoding.search import STOPPING
+from transduct.decoding.normalization import Scoring
+
+SOURCES = [torch.randint(3, 38, (length,), generator=torch.Generator().manual_seed(length)) for length in (9, 4, 6)]
+PROMPTS = torch.tensor([[7, 8], [9, 9], [5, 6]])
+NORMALIZATIONS = [
+    {"length_normalization": "hf", "length_penalty": 1.0},
+    {"length_normalization": "hf", "length_penalty": -0.5},
+    {"length_normalization": "gnmt", "length_penalty": 0.6},
+    {"length_normalization": "sockeye", "length_penalty": 1.0, "length_offset": 2.0},
+    {"length_normalization": "none"},
+    {"length_normalization": "hf", "length_penalty": 0.0, "word_reward": 0.7},
+    {"length_normalization": "none", "word_reward": -0.4},
+]
+
+
+class EndsAtAMultiple(StoppingCriteria):
+    """A criterion of a caller's own: rows whose tokens add up to a multiple of seven are done."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids.sum(1) % 7 == 0
+
+
+def even_or_odd(row: int, ids: torch.Tensor) -> list[int]:
+    """What a source may use depends on its number."""
+    return [0, 1, *range(4 + row % 2, 38, 2)]
+
+
+SETTINGS = [
+    {},
+    {"no_repeat_ngram_size": 2, "repetition_penalty": 1.2},
+    {"num_beams": 2, "early_stopping": False, "length_penalty": 0.0},
+    {"num_beams": 3, "early_stopping": True, "length_penalty": 0.6, "num_return_sequences": 3},
+    {"num_beams": 4, "early_stopping": "never", "length_penalty": -0.5, "num_return_sequences": 2},
+    {"num_beams": 8, "early_stopping": False, "length_penalty": 2.0, "num_return_sequences": 8},
+    {"num_beams": 4, "no_repeat_ngram_size": 2, "min_new_tokens": 4},
+    {"num_beams": 3, "bad_words_ids": [[5], [6, 7]], "early_stopping": True},
+    {"num_beams": 3, "encoder_no_repeat_ngram_size": 1, "early_stopping": "never"},
+    {"num_beams": 3, "prefix_allowed_tokens_fn": even_or_odd},
+    {"num_beams": 3, "eos_token_id": [2, 5, 9], "num_return_sequences": 2},
+    {"num_beams": 3, "decoder_input_ids": PROMPTS, "num_return_sequences": 2},
+    {"num_beams": 2, "cache_implementation": "static"},
+    {"num_beams": 2, "use_cache": False},
+    {"num_beams": 3, "stopping_criteria": StoppingCriteriaList([EndsAtAMultiple()])},
+]
+
+
+@cache
+def models(family: str):
+    return pair(family)
+
+
+def both(model, **options):
+    """What generate gives by itself and with our search: ids, and scores of beams."""
+    common = dict(do_sample=False, return_dict_in_generate=True) | options
+    with_scores = {"output_scores": True} if options.get("num_beams", 1) > 1 else {}
+    return model.generate(**common, **with_scores), model.generate(**common, custom_generate=beam_search)
+
+
+def assert_same(want, got) -> None:
+    assert torch.equal(want.sequences, got.sequences)
+    if "sequences_scores" in want:
+        assert torch.allclose(want.sequences_scores, got.sequences_scores, atol=1e-5)
+
+
+def inputs_of(model, side: str = "right"):
+    ids, mask = pad_rows(SOURCES, side)
+    return {"input_ids": ids.masked_fill(mask == 0, model.config.pad_token_id), "attention_mask": mask, "max_new_tokens": 12}
+
+
+# ---- as transformers ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("options", SETTINGS, ids=lambda options: "-".join(options) or "greedy")
+@pytest.mark.parametrize("whose", ["theirs", "ours"])
+@pytest.mark.parametrize("family", [pytest.param(family, marks=[pytest.mark.slow] * (family != "t5")) for family in FAMILIES])
+def test_ids_and_scores_of_transformers(family, whose, options):
+    model = models(family)[whose == "ours"]
+    assert_same(*both(model, **inputs_of(model), **options))
+
+
+@pytest.mark.parametrize("beams", range(1, 9))
+def test_any_number_of_beams(beams):
+    model = models("bart")[1]
+    assert_same(*both(model, **inputs_of(model), num_beams=beams, num_return_sequences=(beams + 1) // 2))
+
+
+@pytest.mark.parametrize("choice", SCHEMES, ids=name)
+def test_any_positions_and_padding(choice):
+    model = build(TransductForConditionalGeneration, tiny(**choice), dtype=torch.float32)
+    for side in ("left", "right"):
+        ids, mask = pad_rows([words(1, length, seed=length)[0] for length in (7, 3, 5)], side)
+        assert_same(*both(model, input_ids=ids, attention_mask=mask, max_new_tokens=9, num_beams=3))
+        assert_same(*both(model, input_ids=ids, attention_mask=mask, num_beams=2))  # each row's own default length
+
+
+def test_features_as_the_source():
+    config = tiny(encoder_input="features", feature_size=5, feature_stem="conv", tie_embeddings="target_output")
+    model = build(TransductForConditionalGeneration, config, dtype=torch.float32)
+    mask = torch.ones(3, 12, dtype=torch.long)
+    mask[1, 6:] = 0
+    inputs = {"input_features": torch.randn(3, 12, 5), "attention_mask": mask}
+    assert_same(*both(model, **inputs, num_beams=3, num_return_sequences=2, max_new_tokens=8))
+
+
+def test_a_language_model():
+    model = build(TransductForCausalLM, tiny(), dtype=torch.float32)
+    ids, mask = pad_rows([words(1, length, seed=length)[0] for length in (6, 3, 4)], "left")
+    for options in ({"num_beams": 1}, {"num_beams": 3}, {"num_beams": 4, "early_stopping": True, "num_return_sequences": 2}):
+        assert_same(*both(model, input_ids=ids, attention_mask=mask, max_new_tokens=8, **options))
+
+
+def test_without_an_end_token_every_hypothesis_has_the_most_tokens():
+    model = models("t5")[1]
+    want, got = both(model, **inputs_of(model), eos_token_id=None, num_beams=3, num_return_sequences=3)
+    assert_same(want, got)
+    assert got.sequences.shape == (9, 13)
+
+
+# ---- as a naive search and as brute force -------------------------------------------------------------------------
+def log_probabilities(model, source: torch.Tensor) -> Callable[[tuple[int, ...]], list[float]]:
+    """Of the next token after given ones: one full pass without a cache for each."""
+
+    @cache
+    def following(prefix: tuple[int, ...]) -> list[float]:
+        with torch.no_grad():
+            logits = model(source[None], decoder_input_ids=torch.tensor([[START, *prefix]]), use_cache=False).logits[0, -1]
+        return logits.float().log_softmax(-1).tolist()
+
+    return following
+
+
+def naive_search(following, score, beams: int, most: int, stopping: str) -> list[tuple[float, tuple[int, ...]]]:
+    """Beam search as one would write it down: (score, tokens), best first. With "exact" it goes on to the most tokens."""
+    running: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    found: list[tuple[float, tuple[int, ...]]] = []
+    for length in range(1, most + 1):
+        every = [((*ids, token), total + more) for ids, total in running for token, more in enumerate(following(ids))]
+        every.sort(key=lambda each: -each[1])
+        ends = [ids[-1] == END or length == most for ids, _ in every]
+        finished = [each for each, end in zip(every[:beams], ends, strict=False) if end]
+        found = sorted(found + [(score(total, length), ids) for ids, total in finished], reverse=True)[:beams]
+        running = [each for each, end in zip(every, ends, strict=True) if not end][:beams]
+        if not running or (len(found) == beams and stopping == "first"):
+            break
+        if len(found) == beams and stopping == "heuristic" and score(running[0][1], length) <= found[-1][0]:
+            break
+    return found
+
+
+def scoring_of(options: dict) -> Callable[[float, int], float]:
+    """The formulas of the module's docstring, in plain Python."""
+    penalty, offset, reward = (options.get(key, 0.0) for key in ("length_penalty", "length_offset", "word_reward"))
+    divisors = {
+        "hf": lambda length: length**penalty,
+        "gnmt": lambda length: ((5 + length) / 6) ** penalty,
+        "sockeye": lambda length: ((offset + length) / (offset + 1)) ** penalty,
+        "none": lambda length: 1.0,
+    }
+    divisor = divisors[options["length_normalization"]]
+    return lambda total, length: total / divisor(length) + reward * length
+
+
+def tiny_model(vocabulary: int, seed: int):
+    model = build(TransductForConditionalGeneration, tiny(vocab_size=vocabulary, logits_bias=True), torch.float32, seed)
+    with torch.no_grad():
+        model.lm_head.bias[END] += 2.0
+    return model
+
+
+def decode(model, sources: list[torch.Tensor], **options):
+    """Scores and tokens of each source's hypotheses."""
+    ids, mask = pad_rows(sources)
+    wanted = options.get("num_return_sequences", 1)
+    output = model.generate(ids, attention_mask=mask, custom_generate=beam_search, return_dict_in_generate=True, **options)
+    rows = []
+    for row in output.sequences[:, 1:].tolist():
+        rows.append(tuple(row[: row.index(END) + 1] if END in row else row))
+    flat = list(zip(output.sequences_scores.tolist(), rows, strict=True))
+    return [flat[start : start + wanted] for start in range(0, len(flat), wanted)]
+
+
+@pytest.mark.parametrize("options", NORMALIZATIONS, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize("early_stopping", STOPPING, ids=str)
+def test_as_a_naive_search(options, early_stopping):
+    """With "never" the naive search goes on to the end: exact stopping gives what never stopping gives."""
+    model = tiny_model(9, seed=3)
+    sources = [words(1, length, seed=length, high=9)[0] for length in (5, 2, 4, 3)]
+    found = decode(model, sources, num_beams=3, max_new_tokens=9, early_stopping=early_stopping, **options)
+    for source, (best,) in zip(sources, found, strict=True):
+        want = naive_search(log_probabilities(model, source), scoring_of(options), 3, 9, STOPPING[early_stopping])[0]
+        assert best[1] == want[1]
+        assert best[0] == pytest.approx(want[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("options", NORMALIZATIONS, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize("early_stopping", STOPPING, ids=str)
+def test_as_brute_force(options, early_stopping):
+    """Beams as many as there are hypotheses leave none out."""
+    most, vocabulary = 3, 4
+    model = tiny_model(vocabulary, seed=5)
+    source = torch.tensor([3, 2, 3])
+    following, score = log_probabilities(model, source), scoring_of(options)
+    others = [token for token in range(vocabulary) if token != END]
+    ended = [(*ids, END) for length in range(most) for ids in product(others, repeat=length)]
+    every = [*ended, *product(others, repeat=most)]
+    totals = {ids: sum(following(ids[:place])[token] for place, token in enumerate(ids)) for ids in every}
+    want = sorted(((score(total, len(ids)), ids) for ids, total in totals.items()), reverse=True)
+    assert len(want) == 1 + 3 + 9 + 27
+    common = dict(num_beams=len(want), max_new_tokens=most, early_stopping=early_stopping)
+    (found,) = decode(model, [source], num_return_sequences=len(want), **common, **options)
+    assert [ids for _, ids in found] == [ids for _, ids in want]
+    assert [value for value, _ in found] == pytest.approx([value for value, _ in want], abs=1e-5)
+    ((best,),) = decode(model, [source], **common, **options)
+    assert best[1] == want[0][1]
+
+
+def test_exact_stopping_stops_where_nothing_can_improve():
+    """Without a normalisation no longer hypothesis can beat a found one that beats its beginning."""
+    model = tiny_model(9, seed=3)
+    sources = [words(1, 4, seed=seed, high=9)[0] for seed in range(6)]
+    options = dict(num_beams=2, max_new_tokens=30, early_stopping="never", length_normalization="none")
+    calls = count_rows(model)
+    exact = decode(model, sources, **options)
+    assert len(calls) < 30
+    following = [log_probabilities(model, source) for source in sources]
+    never = [naive_search(each, lambda total, length: total, 2, 30, "exact")[0] for each in following]
+    assert [best[1] for (best,) in exact] == [ids for _, ids in never]
+
+
+# ---- rows ---------------------------------------------------------------------------------------------------------
+def count_rows(model) -> list[int]:
+    """The rows of each pass through the decoder from now on."""
+    calls: list[int] = []
+    decoder = model.get_decoder()
+    decoder.register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append(len(kwargs["input_ids"] if "input_ids" in kwargs else args[0])),
+        with_kwargs=True,
+    )
+    return calls
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_finished_sources_leave_the_batch(beams):
+    """Each limit is reached by its own source, so the number of rows at each step is known."""
+    for model in (pair("t5")[0], pair("t5")[1], pair("bart")[0]):
+        calls = count_rows(model)
+        options = dict(num_beams=beams, max_length_by_source=(1, -1), eos_token_id=None, custom_generate=beam_search)
+        model.generate(**inputs_of(model), **options)
+        limits = [len(source) - 1 for source in SOURCES]  # 8, 3, 5
+        assert calls == [beams * sum(limit > step for limit in limits) for step in range(max(limits))]
+
+
+def test_a_static_cache_keeps_its_rows():
+    model = pair("t5")[1]
+    calls = count_rows(model)
+    options = dict(num_beams=2, max_length_by_source=(1, -1), eos_token_id=None, custom_generate=beam_search)
+    want = model.generate(**inputs_of(model), **options)
+    left = len(calls)
+    assert torch.equal(model.generate(**inputs_of(model), **options, cache_implementation="static"), want)
+    assert set(calls[left:]) == {6}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_beams": 1},
+        {"num_beams": 4, "num_return_sequences": 4, "early_stopping": "never"},
+        {"num_beams": 3, "encoder_no_repeat_ngram_size": 1},
+        {"num_beams": 3, "max_length_by_source": (1, 2), "min_length_by_source": (0.5, 0), "length_normalization": "gnmt"},
+        {"num_beams": 2, "max_length_by_source": (0, 1), "length_normalization": "sockeye", "word_reward": 0.3},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_a_batch_is_its_rows_one_by_one(options):
+    for model in models("marian"):
+        inputs = inputs_of(model)
+        common = dict(custom_generate=beam_search, return_dict_in_generate=True, max_new_tokens=14, **options)
+        whole = model.generate(inputs["input_ids"], attention_mask=inputs["attention_mask"], **common)
+        count = options.get("num_return_sequences", 1)
+        for row, source in enumerate(SOURCES):
+            alone = model.generate(source[None], **common)
+            mine = slice(count * row, count * (row + 1))
+            width = alone.sequences.shape[1]
+            assert torch.equal(whole.sequences[mine, :width], alone.sequences)
+            assert set(whole.sequences[mine, width:].flatten().tolist()) <= {model.config.pad_token_id}
+            assert torch.allclose(whole.sequences_scores[mine], alone.sequences_scores, atol=1e-5)
+
+
+def test_lengths_that_depend_on_the_source():
+    model = models("t5")[1]
+    inputs = inputs_of(model)
+    end = model.config.eos_token_id
+
+    def lengths(**options) -> list[int]:
+        rows = model.generate(**inputs | {"max_new_tokens": 40}, num_beams=2, custom_generate=beam_search, **options)
+        return [(row[1:].tolist() + [end]).index(end) for row in rows]  # tokens before the end
+
+    assert all(length <= len(source) for length, source in zip(lengths(max_length_by_source=(1, 0)), SOURCES, strict=True))
+    least = lengths(min_length_by_source=(2, 1), max_length_by_source=(3, 0))
+    assert all(length >= 2 * len(source) for length, source in zip(least, SOURCES, strict=True))
+    none = model.generate(**inputs, max_length_by_source=(0.0, -5.0), custom_generate=beam_search)
+    assert none.shape == (3, 2)  # at least one token
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"do_sample": True}, "do_sample=True"),
+        ({"num_beams": 2, "output_attentions": True}, "output_attentions=True"),
+        ({"num_beams": 2, "output_hidden_states": True}, "output_hidden_states=True"),
+        ({"output_logits": True}, "output_logits=True"),
+        ({"output_scores": True, "return_dict_in_generate": True}, "output_scores=True"),
+        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3"),
+        ({"num_beams": 2, "early_stopping": "sometimes"}, "early_stopping"),
+        ({"length_normalization": "wu"}, "length_normalization='wu' must be one of 'hf', 'gnmt', 'sockeye', 'none'"),
+        ({"length_normalization": "sockeye", "length_offset": -1.0}, "length_offset=-1.0"),
+        ({"length_offset": 2.0}, "length_offset=2.0 belongs to length_normalization='sockeye'"),
+        ({"max_length_by_source": (1, 2, 3)}, "max_length_by_source=(1, 2, 3) must be two numbers"),
+        ({"min_length_by_source": (2, 0), "max_length_by_source": (1, 0)}, "source 0 of the batch may have at most 9 tokens, but 18 are"),
+        ({"min_new_tokens": 9, "max_new_tokens": 5}, "may have at most 5 tokens, but 9 are"),
+        ({"num_beams": 0}, "num_beams=0 must be at least 1"),
+        ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_what_it_cannot_honour_is_refused(options, message):
+    model = models("t5")[1]
+    with pytest.raises(ValueError) as refusal:
+        model.generate(**inputs_of(model) | options, custom_generate=beam_search)
+    assert message in str(refusal.value)
+
+
+def test_lengths_by_source_need_a_source():
+    model = build(TransductForCausalLM, tiny())
+    with pytest.raises(ValueError, match="max_length_by_source.* needs a model that reads a source"):
+        model.generate(words(1, 3), max_length_by_source=(1, 0), custom_generate=beam_search)
+
+
+def test_scoring_of_a_search_is_that_of_the_module():
+    """The plain formulas above are those that the search uses."""
+    for options in NORMALIZATIONS:
+        fields = {key: options.get(key, 0.0) for key in ("length_penalty", "length_offset", "word_reward")}
+        scoring = Scoring(options["length_normalization"], *fields.values())
+        for length in (1, 2, 7):
+            value = scoring.score(torch.tensor(-3.0), torch.tensor(length)).item()
+            assert value == pytest.approx(scoring_of(options)(-3.0, length))
+
+
+def test_an_end_criterion_is_the_end_token():
+    """`generate` adds the criterion of the end token itself; the search knows the token."""
+    model = models("t5")[1]
+    options = dict(num_beams=2, custom_generate=beam_search)
+    want = model.generate(**inputs_of(model), **options)
+    more = StoppingCriteriaList([EosTokenCriteria(model.config.eos_token_id)])
+    assert torch.equal(model.generate(**inputs_of(model), **options, stopping_criteria=more), want)

@@ -23,6 +23,7 @@ from transformers.models.umt5.modeling_umt5 import UMT5LayerNorm
 
 from transduct.convert import from_transformers, to_transformers
 from transduct.convert.models import export_plan
+from transduct.convert.verifying import verify
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 LENGTHS = (9, 5, 3)
@@ -212,6 +213,12 @@ class ConversionTests:
             assert error <= 1e-10, f"the gradient of {name} differs by {error} of itself"
             compared_here += 1
         assert compared_here >= len(table) // 2
+
+    def test_the_comparison_of_both_finds_them_equal(self, case: Case):
+        theirs, ours = pair(case)
+        result = verify(theirs, ours)
+        assert result.differences
+        assert not result.ties
 
     def test_there_and_back(self, case: Case):
         theirs, ours = pair(case)

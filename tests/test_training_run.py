@@ -80,6 +80,13 @@ def test_from_a_recipe_to_a_model_that_loads(tmp_path, capsys):
         assert text in printed
 
 
+def test_the_note_holds_what_the_recipe_says_and_no_more(tmp_path):
+    start(tmp_path, lambda raw: raw["training"].update(max_steps=1))
+    raw = raw_recipe(tmp_path, max_steps=1)
+    assert yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text()) == raw
+    assert build_recipe(raw) == build_recipe(yaml.safe_load(_written(build_recipe(raw))))
+
+
 def test_a_second_start_only_evaluates(tmp_path, capsys):
     first = start(tmp_path)
     before = weights(tmp_path / "out" / "model")

@@ -76,7 +76,7 @@ def measure(
     samples = [Sample(*row) for row in islice(zip(texts, outputs, references, strict=True), options.samples)]
     for sample in samples:
         verdict = "right" if sample.equals_a_reference else f"not {' / '.join(sample.references)}"
-        console.print(f"  {sample.source} -> {sample.output}  ({verdict})", highlight=False, markup=False)
+        console.print(f"  {sample.source} -> {sample.output}  ({verdict})", highlight=False, markup=False, soft_wrap=True)
     return {name: METRICS[metric](outputs, references) for name, metric in options.metrics.items()}, samples
 
 
@@ -84,7 +84,7 @@ def show(model: SavedModel, options: EvaluationSection, console: Console) -> lis
     """What the model makes of the texts of `evaluation.inputs`, which is printed too."""
     samples = [Sample(*row) for row in zip(options.inputs, model.outputs(options.inputs, options, console), strict=True)]
     for sample in samples:
-        console.print(f"  {sample.source} -> {sample.output}", highlight=False, markup=False)
+        console.print(f"  {sample.source} -> {sample.output}", highlight=False, markup=False, soft_wrap=True)
     return samples
 
 

@@ -16,7 +16,7 @@ import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
@@ -209,7 +209,18 @@ def _plain(recipe: Recipe) -> dict[str, Any]:
 
 
 def _written(recipe: Recipe) -> str:
-    return yaml.safe_dump(_plain(recipe), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(json.loads(json.dumps(_without_defaults(recipe))), sort_keys=False, allow_unicode=True)
+
+
+def _without_defaults(section: Any) -> Any:
+    """A section of a recipe as a mapping of what differs from its defaults."""
+    if isinstance(section, list):
+        return [_without_defaults(part) for part in section]
+    if not is_dataclass(section):
+        return section
+    defaults = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(section)}
+    kept = {f.name: getattr(section, f.name) for f in fields(section) if not f.metadata.get("internal")}
+    return {name: _without_defaults(value) for name, value in kept.items() if value != defaults[name]}
 
 
 def _build_trainer(recipe: Recipe, args: TransductTrainingArguments, output: Path, console: Console) -> TransductTrainer:

@@ -72,6 +72,13 @@ def test_a_tokenizer_comes_along_and_goes_back(name, folders):
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
+def test_it_may_be_saved_again(name, folders, tmp_path):
+    """As training does with the model that it has finished."""
+    AutoTokenizer.from_pretrained(folders[name][1]).save_pretrained(empty(tmp_path))
+    check_tokenizer(folders[name][0], tmp_path)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_its_files_are_the_same_but_for_a_missing_class(name, folders):
     original, *copies = folders[name]
     for copy in copies:

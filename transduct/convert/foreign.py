@@ -51,8 +51,8 @@ def open_foreign(path: str | Path) -> Opened:
     Raises:
         ValueError: for any other file, and for whatever cannot be imported, named.
     """
-    from transduct.convert import fairseq, marian_files, marian_npz
+    from transduct.convert.fairseq import open_checkpoint as open_fairseq
+    from transduct.convert.marian_files import is_marian
+    from transduct.convert.marian_npz import open_checkpoint as open_marian
 
-    if marian_files.is_marian(path):
-        return marian_npz.open_checkpoint(path)
-    return fairseq.open_checkpoint(path)
+    return open_marian(path) if is_marian(path) else open_fairseq(path)

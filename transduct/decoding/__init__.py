@@ -1,9 +1,19 @@
 """Search beyond `GenerationMixin`: beam search with every normalisation and exact stopping, on which `translate` rests."""
 
+from transduct.decoding.drafts import greedy_with_drafts
 from transduct.decoding.mbr import expected_utilities, minimum_bayes_risk
 from transduct.decoding.prefixes import ForcedPrefixes
 from transduct.decoding.sampling import sample
 from transduct.decoding.search import beam_search
 from transduct.decoding.tries import InTrie, TokenTrie
 
-__all__ = ["ForcedPrefixes", "InTrie", "TokenTrie", "beam_search", "expected_utilities", "minimum_bayes_risk", "sample"]
+__all__ = [
+    "ForcedPrefixes",
+    "InTrie",
+    "TokenTrie",
+    "beam_search",
+    "expected_utilities",
+    "greedy_with_drafts",
+    "minimum_bayes_risk",
+    "sample",
+]

@@ -16,7 +16,7 @@ from transformers.generation.utils import GenerateEncoderDecoderOutput
 from transduct.decoding.ensemble import Mean, make_rows
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
-from transduct.decoding.search import check_options, filler, limits_and_criteria
+from transduct.decoding.search import check_options, limits_and_criteria, padding
 
 
 def sample(
@@ -52,7 +52,7 @@ def sample(
     ends = generation_config._eos_token_tensor
     processors = RowProcessors(logits_processor, rows.sources, candidates)
     with torch.no_grad():
-        ids = _draw_all(rows, processors, criteria, limits.clamp(min=1), draw, ends, filler(generation_config))
+        ids = _draw_all(rows, processors, criteria, limits.clamp(min=1), draw, ends, padding(generation_config))
     return GenerateEncoderDecoderOutput(sequences=ids) if generation_config.return_dict_in_generate else ids
 
 

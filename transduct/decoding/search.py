@@ -111,7 +111,7 @@ def beam_search(
         scoring=scoring,
         stopping="first" if beams == 1 else STOPPING[generation_config.early_stopping],
         end=limits.new_empty(0) if end is None else end.to(limits.device),
-        pad=filler(generation_config),
+        pad=beam_padding(generation_config),
         most=limits.clamp(min=1),
         least=least,
     )
@@ -169,11 +169,15 @@ def check_options(search: str, config: GenerationConfig, synced_gpus: bool, samp
         raise ValueError(f"early_stopping={config.early_stopping!r} must be False, True or 'never'")
 
 
-def filler(config: GenerationConfig) -> int:
-    """What follows the end of a shorter hypothesis, as `generate` fills it: padding, but the end token where padding is 0."""
-    pad, end = config._pad_token_tensor, config._eos_token_tensor
-    filler = 0 if pad is None else int(pad)
-    return filler or (0 if end is None else int(end[0]))
+def padding(config: GenerationConfig) -> int:
+    """What follows the end of a shorter output."""
+    return 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
+
+
+def beam_padding(config: GenerationConfig) -> int:
+    """The same as transformers' beam search fills it: the end token where the padding token is 0."""
+    end = config._eos_token_tensor
+    return padding(config) or (0 if end is None else int(end[0]))
 
 
 def limits_and_criteria(criteria: StoppingCriteriaList, sources: int, prompt: int) -> tuple[torch.Tensor, StoppingCriteriaList]:

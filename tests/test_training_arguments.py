@@ -39,6 +39,8 @@ from transduct.training.arguments import checked_types
         ({"schedule": "cosine", "cooldown": 0.1}, "a cosine ends at zero itself"),
         ({"optimizer": "sgd"}, "optimizer='sgd' must be 'adam', 'adafactor', 'adamw_rms' or None"),
         ({"optimizer": "adam", "optim": "adafactor"}, "exclude each other"),
+        ({"schedule": "t5"}, r"^schedule='t5' needs warmup_steps of at least 1 \(T5: 10000\)"),
+        ({"schedule": "vaswani", "warmup_steps": 0}, r"^schedule='vaswani' needs warmup_steps of at least 1"),
         ({"schedule": "constant", "lr_scheduler_type": "cosine"}, "lr_scheduler_type='cosine' exclude each other"),
         ({"schedule": "constant", "max_minutes": 1, "warmup_steps": 0.1}, "warmup_steps=0.1 is a share"),
         ({"learning_rate": -1}, "learning_rate=-1 must be at least 0"),

@@ -11,7 +11,7 @@ from transformers import Seq2SeqTrainingArguments
 from transduct.training.checks import alternatives, check_type, is_enum
 from transduct.training.metrics import higher_is_better
 from transduct.training.optimizers import OPTIONS_WITHOUT_USE, RELATIVE_TO_WEIGHTS
-from transduct.training.schedules import ScheduleName
+from transduct.training.schedules import ScheduleName, schedule_function
 from transduct.training.weight_options import WeightOptions
 
 NO_LIMIT_OF_EPOCHS = 1e6
@@ -214,7 +214,9 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
             raise ValueError(f"lr_scheduler_kwargs={self.lr_scheduler_kwargs} belong to lr_scheduler_type, not to a schedule")
         if self.schedule == "cosine" and self.cooldown:
             raise ValueError(f"cooldown={self.cooldown} and schedule='cosine' exclude each other: a cosine ends at zero itself")
-        if self.max_minutes is not None and 0 < self.warmup_steps < 1:
+        if not 0 < self.warmup_steps < 1:  # a share of all steps is known when these are
+            schedule_function(self.schedule, int(self.warmup_steps), d_model=1)
+        elif self.max_minutes is not None:
             raise ValueError(
                 f"warmup_steps={self.warmup_steps} is a share of all steps, whose number max_minutes leaves open: give a number"
             )

@@ -61,10 +61,10 @@ def schedule_function(name: ScheduleName, warmup: int, d_model: int | None = Non
         if d_model is None or d_model < 1:
             raise ValueError(f'schedule="vaswani" needs the width of the model, but d_model={d_model!r}')
         if warmup < 1:
-            raise ValueError('schedule="vaswani" needs warmup_steps of at least 1 (the paper: 4000), but warmup_steps=0')
+            raise ValueError("schedule='vaswani' needs warmup_steps of at least 1 (the paper: 4000), but warmup_steps=0")
         return partial(vaswani, d_model=d_model, warmup=warmup)
     if name == "t5" and warmup < 1:
-        raise ValueError('schedule="t5" needs warmup_steps of at least 1 (T5: 10000), but warmup_steps=0')
+        raise ValueError("schedule='t5' needs warmup_steps of at least 1 (T5: 10000), but warmup_steps=0")
     return partial({"inverse_sqrt": inverse_sqrt, "t5": t5}.get(name, constant), warmup=warmup)
 
 

@@ -12,8 +12,8 @@ from configs import END, SCHEMES, START, build, name, pad_rows, tiny, words
 from published import FAMILIES, pair
 from transduct import TransductForCausalLM, TransductForConditionalGeneration
 from transduct.decoding import beam_search
-from transduct.decoding.search import STOPPING
 from transduct.decoding.normalization import Scoring
+from transduct.decoding.search import STOPPING
 
 SOURCES = [torch.randint(3, 38, (length,), generator=torch.Generator().manual_seed(length)) for length in (9, 4, 6)]
 PROMPTS = torch.tensor([[7, 8], [9, 9], [5, 6]])
@@ -330,7 +330,10 @@ def test_lengths_that_depend_on_the_source():
         ({"length_normalization": "sockeye", "length_offset": -1.0}, "length_offset=-1.0"),
         ({"length_offset": 2.0}, "length_offset=2.0 belongs to length_normalization='sockeye'"),
         ({"max_length_by_source": (1, 2, 3)}, "max_length_by_source=(1, 2, 3) must be two numbers"),
-        ({"min_length_by_source": (2, 0), "max_length_by_source": (1, 0)}, "source 0 of the batch may have at most 9 tokens, but 18 are"),
+        (
+            {"min_length_by_source": (2, 0), "max_length_by_source": (1, 0)},
+            "source 0 of the batch may have at most 9 tokens, but 18 are",
+        ),
         ({"min_new_tokens": 9, "max_new_tokens": 5}, "may have at most 5 tokens, but 9 are"),
         ({"num_beams": 0}, "num_beams=0 must be at least 1"),
         ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences"),

@@ -1,0 +1,362 @@
+"""A model, a tokenizer and the settings of a search as one thing that translates a window of texts.
+
+A window is encoded, sorted by length, cut into batches by a budget of tokens, searched by `beam_search`, and put in order again.
+What the caller says nothing about is as the config's task and the model's generation config have it, and as the paper has it
+where they say nothing either: at most as many tokens as the source has, plus 50 (Vaswani et al. 2017, section 6.1).
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from transduct.decoding.alignments import (
+    Alignment,
+    AlignmentOptions,
+    attended,
+    pairs,
+    source_units,
+    target_units,
+    with_unknown_replaced,
+)
+from transduct.decoding.forcing import padded
+from transduct.decoding.languages import direction
+from transduct.decoding.normalization import Normalization
+from transduct.decoding.search import beam_search
+from transduct.decoding.sentences import Piece, fitted, sentences
+from transduct.decoding.windows import length_batches
+
+PENALTIES: dict[str, float] = {"hf": 1.0, "gnmt": 0.6, "sockeye": 1.0, "none": 0.0}
+"""The exponent of each normalisation where nobody names one; 0.6 is the paper's."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One hypothesis for a text.
+
+    Args:
+        text: what the model wrote.
+        score: as the search compared hypotheses; log_prob: the sum over tokens. Of a text in pieces, the sums over them.
+        token_ids: of all pieces, one after the other.
+        alignment: (source, target) words or tokens, where it was asked for.
+    """
+
+    text: str
+    score: float
+    log_prob: float
+    token_ids: tuple[int, ...]
+    alignment: Alignment | None = None
+
+
+@dataclass(frozen=True)
+class TranslationOptions:
+    """How texts are translated; see `translate`. None: as the model's generation config has it."""
+
+    num_beams: int | None = None
+    length_normalization: Normalization = "hf"
+    length_penalty: float | None = None
+    num_return_sequences: int = 1
+    max_tokens_per_batch: int = 4096
+    max_length_by_source: tuple[float, float] | None = None
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    task: str | None = None
+    prefix: str | None = None
+    split_sentences: bool = False
+    long: Literal["refuse", "split"] = "refuse"
+    max_source_length: int | None = None
+    alignments: AlignmentOptions = AlignmentOptions()
+    replace_unknown: bool = False
+    generation: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.long not in ("refuse", "split"):
+            raise ValueError(f"long={self.long!r} must be 'refuse' or 'split'")
+        for name in ("num_beams", "num_return_sequences", "max_source_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        attention = (self.alignments.layer, self.alignments.heads)
+        if attention != (None, None) and self.alignments.unit is None and not self.replace_unknown:
+            raise ValueError(f"alignment_layer, alignment_heads={attention} belong to alignments or replace_unknown")
+
+
+@dataclass
+class _Source:
+    """A piece of a text on its way to the model: its ids, and what came of it."""
+
+    text: str
+    ids: list[int]
+    found: list[Translation] = field(default_factory=list)
+
+
+class Translator:
+    """Translates windows of texts.
+
+    Args:
+        model: an encoder-decoder with `generate`; tokenizer: its own; options: see `translate`.
+
+    Raises:
+        ValueError: for a model without a source of text, an unknown language or task, and options that contradict each other.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, options: TranslationOptions):
+        check_model(model)
+        self.model, self.tokenizer, self.options = model, tokenizer, options
+        self.direction = direction(model, tokenizer, options.src_lang, options.tgt_lang, options.task, options.prefix)
+        self.settings = self._settings()
+        self.limit = source_limit(model, tokenizer, options.max_source_length)
+        start = self.settings.get("decoder_start_token_id", decoder_start(model))
+        self.start = int(start)
+
+    def _settings(self) -> dict[str, Any]:
+        """What `generate` is told in every batch: what the caller said, else the task, else the model's own."""
+        options, config, task = self.options, self.model.generation_config, self.direction.task
+        own = {name: getattr(config, name, None) for name in ("num_beams", "length_penalty")}
+        settings = {"num_beams": own["num_beams"] or 4, **task, **self.direction.generation, **options.generation}
+        if options.num_beams is not None:
+            settings["num_beams"] = options.num_beams
+        penalty = options.length_penalty
+        if penalty is None and options.length_normalization == "hf":  # theirs is an exponent of this one
+            penalty = settings.get("length_penalty", own["length_penalty"])
+        settings["length_penalty"] = PENALTIES.get(options.length_normalization, 1.0) if penalty is None else penalty
+        wanted = options.num_return_sequences
+        if wanted > settings["num_beams"]:
+            raise ValueError(f"num_return_sequences={wanted} must not exceed num_beams={settings['num_beams']}")
+        settings |= {"num_return_sequences": wanted, "length_normalization": options.length_normalization}
+        return settings | {"do_sample": False, "return_dict_in_generate": True, "custom_generate": beam_search}
+
+    def __call__(self, texts: Sequence[str], first: int = 1) -> list[list[Translation]]:
+        """The hypotheses of each text, best first. A text of white space alone has empty ones, and costs nothing.
+
+        Args:
+            first: the number of the first text, for messages.
+
+        Raises:
+            ValueError: for a text that cannot be encoded or is too long, naming its number.
+        """
+        documents = self._documents(texts, first)
+        sources = [source for document in documents for _, source in document if source is not None]
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            for batch in length_batches([len(source.ids) for source in sources], self.options.max_tokens_per_batch):
+                self._translate([sources[number] for number in batch])
+        finally:
+            self.model.train(was_training)
+        return [self._joined(text, document) for text, document in zip(texts, documents, strict=True)]
+
+    # ---- texts to ids ---------------------------------------------------------------------------------------------
+    def _documents(self, texts: Sequence[str], first: int) -> list[list[tuple[Piece, _Source | None]]]:
+        """The pieces of each text, those with text encoded."""
+        for number, text in enumerate(texts, start=first):
+            check_text(text, number)
+        cut = [sentences(text) if self.options.split_sentences else [Piece("", text)] for text in texts]
+        with self.direction.applied(self.tokenizer):
+            ids = iter(self._encode([piece.text for piece in itertools.chain(*cut) if piece.text.strip()]))
+            documents = []
+            for number, pieces in enumerate(cut, start=first):
+                document: list[tuple[Piece, _Source | None]] = []
+                for piece in pieces:
+                    document += self._fitting(piece, next(ids), number) if piece.text.strip() else [(piece, None)]
+                documents.append(document)
+        return documents
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        if not texts:
+            return []
+        return self.tokenizer([self.direction.prefix + text for text in texts], verbose=False)["input_ids"]
+
+    def _fitting(self, piece: Piece, ids: list[int], number: int) -> Iterable[tuple[Piece, _Source | None]]:
+        """A piece as it is, or if it is too long, cut or refused."""
+        if self.limit is None or len(ids) <= self.limit:
+            return [(piece, _Source(piece.text, ids))]
+        if self.options.long == "refuse":
+            raise ValueError(
+                f"line {number} has {len(ids)} tokens, more than the {self.limit} that the model takes: shorten it, or ask for "
+                "long='split' (max_source_length sets another limit)"
+            )
+        if self.limit <= len(self._encode([""])[0]):
+            raise ValueError(f"max_source_length={self.limit} leaves no room for a text beside prefix and special tokens")
+        parts = fitted(piece.text, lambda text: len(self._encode([text])[0]) <= (self.limit or 0))
+        parts[0] = Piece(piece.space + parts[0].space, parts[0].text)
+        return [(part, _Source(part.text, self._encode([part.text])[0]) if part.text else None) for part in parts]
+
+    # ---- ids to hypotheses ----------------------------------------------------------------------------------------
+    def _translate(self, batch: Sequence[_Source]) -> None:
+        """Let the model translate a batch."""
+        side, filler = self.tokenizer.padding_side, self.tokenizer.pad_token_id
+        ids, mask = padded([source.ids for source in batch], filler, side)
+        inputs = {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
+        output = self.model.generate(**inputs, **self.settings, **self._lengths(max(len(source.ids) for source in batch)))
+        hypotheses = [row[1 : 1 + length] for row, length in zip(output.sequences.tolist(), output.lengths.tolist(), strict=True)]
+        kept = output.sequences_scores.isfinite().tolist()
+        texts = self._decode(hypotheses)
+        rows = [source for source in batch for _ in range(self.options.num_return_sequences)]
+        alignments: list[Alignment | None] = [None] * len(rows)
+        if self.options.alignments.unit is not None or self.options.replace_unknown:
+            texts, alignments = self._aligned(inputs, rows, hypotheses, texts)
+        numbers = output.sequences_scores.tolist(), output.log_probs.tolist()
+        for source, exists, *fields in zip(rows, kept, texts, *numbers, map(tuple, hypotheses), alignments, strict=True):
+            if exists:
+                source.found.append(Translation(*fields))
+
+    def _decode(self, hypotheses: Sequence[Sequence[int]]) -> list[str]:
+        return self.tokenizer.batch_decode(hypotheses, skip_special_tokens=True)
+
+    def _lengths(self, longest: int) -> dict[str, Any]:
+        """How many tokens each source of a batch may have at most, of which the longest has so many."""
+        said = {**self.direction.task, **self.options.generation}
+        names = ("max_length", "max_new_tokens")
+        chosen = any(said.get(name) is not None or getattr(self.model.generation_config, name, None) for name in names)
+        ratio = self.options.max_length_by_source
+        if ratio is None and chosen:
+            return {}
+        a, b = ratio or (1, max(50, self._least(said)))
+        most = max(1, math.floor(a * longest + b))
+        limit = target_limit(self.model)
+        most = most if limit is None else min(most, limit)
+        return {"max_length_by_source": (a, b)} | ({} if chosen else {"max_new_tokens": most})
+
+    def _least(self, said: dict[str, Any]) -> int:
+        """The least tokens that are asked for, which the default of the most must leave room for."""
+        names = ("min_length", "min_new_tokens")
+        return max(said.get(name) or getattr(self.model.generation_config, name, None) or 0 for name in names)
+
+    # ---- alignments -----------------------------------------------------------------------------------------------
+    def _aligned(
+        self, inputs: dict[str, torch.Tensor], rows: Sequence[_Source], hypotheses: list[list[int]], texts: list[str]
+    ) -> tuple[list[str], list[Alignment | None]]:
+        """Texts and alignments of hypotheses (rows), a number of them for each source of `inputs` (B)."""
+        options = self.options.alignments
+        each = len(rows) // len(inputs["input_ids"])
+        repeated = {name: value.repeat_interleave(each, dim=0) for name, value in inputs.items()}
+        skipped = len(self.direction.prefix)
+        with self.direction.applied(self.tokenizer):
+            units, words = (
+                [source_units(self.tokenizer, self.direction.prefix + row.text, skipped, row.ids, unit) for row in rows]
+                for unit in (options.unit or "words", "words")
+            )
+        usable, offsets = _usable(units, repeated["attention_mask"])
+        chosen = attended(self.model, repeated, usable, hypotheses, self.start, options)
+        chosen = [[place - offset for place in row] for row, offset in zip(chosen, offsets, strict=True)]
+        if self.options.replace_unknown:
+            unknown = self.tokenizer.unk_token_id
+            texts = [
+                with_unknown_replaced(self.tokenizer, row.text, ids, own, places) if unknown in ids else text
+                for row, ids, own, places, text in zip(rows, hypotheses, words, chosen, texts, strict=True)
+            ]
+        if options.unit is None:
+            return texts, [None] * len(rows)
+        targets = [target_units(self.tokenizer, text, ids, options.unit) for text, ids in zip(texts, hypotheses, strict=True)]
+        return texts, [pairs(*row) for row in zip(units, targets, chosen, strict=True)]
+
+    # ---- pieces to texts ------------------------------------------------------------------------------------------
+    def _joined(self, text: str, document: Sequence[tuple[Piece, _Source | None]]) -> list[Translation]:
+        """The hypotheses of a text from those of its pieces: the k-th of each make up the k-th."""
+        sources = [source for _, source in document if source is not None]
+        if not sources:
+            nothing = Translation("", 0.0, 0.0, (), None if self.options.alignments.unit is None else ())
+            return [nothing] * self.options.num_return_sequences
+        if len(document) == 1:
+            return sources[0].found
+        count = min(len(source.found) for source in sources)
+        return [
+            self._join([(piece, source and source.found[rank], source) for piece, source in document]) for rank in range(count)
+        ]
+
+    def _join(self, parts: Sequence[tuple[Piece, Translation | None, _Source | None]]) -> Translation:
+        text, ids, alignment = "", [], []
+        score = log_prob = 0.0
+        shift = [0, 0]  # words or tokens before this piece
+        for piece, found, source in parts:
+            text += piece.space
+            if found is None or source is None:
+                continue
+            text += found.text
+            ids += found.token_ids
+            score, log_prob = score + found.score, log_prob + found.log_prob
+            if found.alignment is not None:
+                alignment += [(one + shift[0], other + shift[1]) for one, other in found.alignment]
+                sizes = self._units(source, found)
+                shift = [before + size for before, size in zip(shift, sizes, strict=True)]
+        return Translation(text, score, log_prob, tuple(ids), None if self.options.alignments.unit is None else tuple(alignment))
+
+    def _units(self, source: _Source, found: Translation) -> tuple[int, int]:
+        """Words or tokens of a piece and of its translation."""
+        if self.options.alignments.unit == "words":
+            return len(source.text.split()), len(found.text.split())
+        special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
+        return (
+            sum(token not in special for token in self.tokenizer(source.text, verbose=False)["input_ids"]),
+            sum(token not in special for token in found.token_ids),
+        )
+
+
+def _usable(units: Sequence[Sequence[int | None]], mask: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+    """Source tokens (B, S) that belong to a word, and the padding before each row's first token."""
+    offsets = mask.argmax(1).tolist()
+    usable = torch.zeros_like(mask, dtype=torch.bool)
+    for row, own, offset in zip(usable, units, offsets, strict=True):
+        row[offset : offset + len(own)] = torch.tensor([unit is not None for unit in own])
+    return usable, offsets
+
+
+def check_model(model: Any) -> None:
+    """Raises ValueError for a model that does not turn texts into texts."""
+    if not getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
+        raise ValueError(f"model is a {type(model).__name__}, which is no encoder-decoder that generates text")
+    if model.main_input_name != "input_ids":
+        raise ValueError(f"model reads {model.main_input_name}, not text")
+
+
+def check_text(text: Any, number: int) -> None:
+    """Raises ValueError for what no tokenizer can encode, naming its number."""
+    if not isinstance(text, str):
+        raise ValueError(f"line {number} is a {type(text).__name__}, not a string")
+    if "\0" in text:
+        raise ValueError(f"line {number} holds a NUL character, which is no text: remove it")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"line {number} is no valid Unicode at character {error.start}: it was decoded wrongly") from None
+
+
+def decoder_start(model: Any) -> int:
+    """The token that the decoder starts with."""
+    for config in (model.generation_config, model.config):
+        for name in ("decoder_start_token_id", "bos_token_id"):
+            token = getattr(config, name, None)
+            if token is not None:
+                return token
+    raise ValueError("neither the generation config nor the config has a decoder_start_token_id: set one")
+
+
+def source_limit(model: Any, tokenizer: Any, chosen: int | None) -> int | None:
+    """The most tokens of a source, or None where there is no limit.
+
+    Raises:
+        ValueError: for a chosen limit that exceeds the model's positions.
+    """
+    positions = _positions(model, "max_positions")
+    if chosen is not None:
+        if positions is not None and chosen > positions:
+            raise ValueError(f"max_source_length={chosen} exceeds the {positions} positions of the model")
+        return chosen
+    usual = tokenizer.model_max_length
+    return min((limit for limit in (positions, usual if usual < 10**9 else None) if limit is not None), default=None)
+
+
+def target_limit(model: Any) -> int | None:
+    """The most tokens of a target, or None where there is no limit."""
+    return _positions(model, "resolved_decoder_max_positions")
+
+
+def _positions(model: Any, name: str) -> int | None:
+    config = model.config
+    if hasattr(config, name):
+        return getattr(config, name) if config.positions == "learned" else None
+    return getattr(config, "max_position_embeddings", None)

@@ -1,8 +1,13 @@
 """Presets: every published shape by name, each equal to its source; mistyped names and fields raise."""
 
 import pytest
+import torch
+import transformers
+from transformers import BlenderbotConfig, M2M100Config, MBartConfig, PegasusConfig, PLBartConfig, PreTrainedConfig
 
+from transduct.accounting import describe
 from transduct.configuration import TransductConfig
+from transduct.convert.models import export_plan
 from transduct.presets import config_from_folder, config_from_preset, preset_names
 
 # name: (layers, d_model, d_ff, width of a head, heads), as the papers' tables have them
@@ -56,7 +61,21 @@ WHISPER = {  # arXiv 2212.04356, Table 1
     "whisper-large": (32, 1280, 5120, 64, 20),
     "whisper-large-v3": (32, 1280, 5120, 64, 20),
 }
-SHAPES = {**VASWANI_TABLE_3, **T5, **T5_V1_1, **MT5, **BART_AND_MARIAN, **WHISPER}
+DESCENDANTS = {
+    "mbart-large-cc25": (12, 1024, 4096, 64, 16),
+    "mbart-large-50": (12, 1024, 4096, 64, 16),
+    "plbart-base": (6, 768, 3072, 64, 12),
+    "blenderbot-400m-distill": (2, 1280, 5120, 40, 32),
+    "blenderbot-3b": (2, 2560, 10240, 80, 32),
+    "pegasus-large": (16, 1024, 4096, 64, 16),
+    "m2m100-418m": (12, 1024, 4096, 64, 16),
+    "m2m100-1.2b": (24, 1024, 8192, 64, 16),
+    "nllb-200-distilled-600m": (12, 1024, 4096, 64, 16),
+    "nllb-200-1.3b": (24, 1024, 8192, 64, 16),
+    "nllb-200-3.3b": (24, 2048, 8192, 128, 16),
+}
+DECODER_LAYERS = {"blenderbot-400m-distill": 12, "blenderbot-3b": 24}
+SHAPES = {**VASWANI_TABLE_3, **T5, **T5_V1_1, **MT5, **BART_AND_MARIAN, **WHISPER, **DESCENDANTS}
 
 
 def test_there_are_these_presets_and_no_others():
@@ -68,7 +87,7 @@ def test_a_preset_has_its_published_shape(name):
     config = config_from_preset(name)
     shape = (config.encoder_layers, config.d_model, config.d_ff, config.head_dim, config.num_heads)
     assert shape == SHAPES[name]
-    assert config.decoder_layers == config.encoder_layers
+    assert config.decoder_layers == DECODER_LAYERS.get(name, config.encoder_layers)
     assert (config.resolved_decoder_d_ff, config.resolved_decoder_num_heads) == (config.d_ff, config.num_heads)
 
 
@@ -153,6 +172,50 @@ def test_marian_has_its_choices():
         0,
         58100,
     )
+
+
+def theirs(config_class: type[PreTrainedConfig], layers: int = 12, width: int = 1024, ffn: int = 4096, **values):
+    """A config of transformers, whose defaults are those of one published checkpoint each."""
+    sizes = {"d_model": width}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_layers": layers, f"{side}_ffn_dim": ffn, f"{side}_attention_heads": 16}
+    return config_class(**sizes | values)
+
+
+NLLB = {"vocab_size": 256206, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+BLENDERBOT = {"scale_embedding": True}
+REFERENCES = {
+    "mbart-large-cc25": theirs(MBartConfig, vocab_size=250027, scale_embedding=True),
+    "mbart-large-50": theirs(MBartConfig, vocab_size=250054, scale_embedding=True, decoder_start_token_id=2),
+    "plbart-base": PLBartConfig(),
+    "blenderbot-400m-distill": BlenderbotConfig(
+        d_model=1280, decoder_layers=12, encoder_ffn_dim=5120, decoder_ffn_dim=5120, **BLENDERBOT
+    ),
+    "blenderbot-3b": BlenderbotConfig(**BLENDERBOT),
+    "pegasus-large": theirs(
+        PegasusConfig, 16, vocab_size=96103, scale_embedding=True, activation_function="relu", attention_dropout=0.1,
+        activation_dropout=0.1,
+    ),
+    "m2m100-418m": M2M100Config(),
+    "m2m100-1.2b": theirs(M2M100Config, 24, ffn=8192),
+    "nllb-200-distilled-600m": theirs(M2M100Config, **NLLB),
+    "nllb-200-1.3b": theirs(M2M100Config, 24, ffn=8192, **NLLB),
+    "nllb-200-3.3b": theirs(M2M100Config, 24, 2048, 8192, **NLLB),
+}  # fmt: skip
+OF_GENERATION = {"forced_eos_token_id", "encoder_no_repeat_ngram_size", "architectures"}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_barts_descendants_are_what_transformers_has(name):
+    """The same config there, and as many parameters, sinusoids aside."""
+    reference = REFERENCES[name]
+    config = config_from_preset(name)
+    plan, exported = export_plan(config, "TransductForConditionalGeneration", reference.model_type, name)
+    differing = {key for key, value in reference.to_dict().items() if exported.to_dict()[key] != value}
+    assert differing <= OF_GENERATION
+    with torch.device("meta"):
+        model = getattr(transformers, plan.their_class)(reference)
+    assert describe(config).parameters == sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
 
 
 def test_an_override_replaces_one_field_and_leaves_the_preset_alone():

@@ -5,7 +5,8 @@
 - Token ids belong to the vocabulary of the released checkpoints. With a smaller `vocab_size`, set those that lie outside.
 
 Papers: Vaswani et al. 2017 (arXiv 1706.03762), T5 (1910.10683), mT5 (2010.11934), BART (1910.13461), Marian (1804.00344),
-Whisper (2212.04356).
+Whisper (2212.04356), mBART (2001.08210), mBART-50 (2008.00401), PLBart (2103.06333), BlenderBot (2004.13637), Pegasus
+(1912.08777), M2M100 (2010.11125), NLLB-200 (2207.04672).
 """
 
 import difflib
@@ -161,6 +162,111 @@ def _bart(**changes: Any) -> dict[str, Any]:
     return {**base, **changes}
 
 
+def _mbart(**changes: Any) -> dict[str, Any]:
+    """mBART (arXiv 2001.08210, section 2.2), with the values of the released checkpoints.
+
+    BART with one more norm on top of each stack, and pre-norm; a target starts from the token of its language.
+    """
+    mbart = dict(
+        norm_position="pre",
+        scale_embeddings=True,
+        activation_dropout=0.0,  # these two: config.json of the released checkpoints
+        attention_dropout=0.0,
+        target_start="last_token",
+        decoder_start_token_id=None,  # generation is told the language
+    )
+    return _bart(**{**mbart, **changes})
+
+
+def _plbart(**changes: Any) -> dict[str, Any]:
+    """PLBart (arXiv 2103.06333, section 2.3): BART-base on code, with the values of the released checkpoint."""
+    plbart = dict(
+        vocab_size=50005,  # 50,000 pieces (section 2.3) and special tokens
+        scale_embeddings=True,
+        activation_dropout=0.0,
+        target_start="last_token",  # the token of its language
+        decoder_start_token_id=None,  # generation is told the language
+    )
+    return _bart(**{**plbart, **changes})
+
+
+def _blenderbot(**changes: Any) -> dict[str, Any]:
+    """BlenderBot (arXiv 2004.13637, section 2 and Table 1), with the values of the released checkpoints."""
+    blenderbot = dict(
+        vocab_size=8008,  # section 2.2: 8,000 pieces of byte-level BPE
+        norm_position="pre",
+        embedding_norm=False,
+        max_positions=128,
+        position_offset=0,
+        scale_embeddings=True,
+        encoder_layers=2,
+        activation_dropout=0.0,
+        attention_dropout=0.0,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1,  # <s>
+    )
+    return _bart(**{**blenderbot, **changes})
+
+
+def _pegasus(**changes: Any) -> dict[str, Any]:
+    """Pegasus (arXiv 1912.08777, section 6), with the values of the released checkpoints."""
+    base = dict(
+        vocab_size=96103,  # section 5.1: 96,000 pieces, and the tokens of pre-training
+        norm_position="pre",
+        norm_eps=1e-5,
+        positions="sinusoidal",
+        max_positions=1024,
+        sinusoid_layout="halves",
+        activation="relu",
+        scale_embeddings=True,
+        tie_embeddings="all",
+        freeze_padding_embedding=True,
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        initializer="normal",
+        initializer_std=0.02,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,  # the padding token
+    )
+    return {**base, **changes}
+
+
+def _m2m_100(**changes: Any) -> dict[str, Any]:
+    """M2M100 (arXiv 2010.11125), with the values of the released checkpoints: fairseq's sinusoids, pre-norm."""
+    base = dict(
+        vocab_size=128112,  # 128,000 pieces (section 3), special tokens and 100 languages
+        norm_position="pre",
+        norm_eps=1e-5,
+        positions="sinusoidal",
+        max_positions=1024,
+        position_offset=2,  # fairseq counts positions from pad_token_id + 1
+        sinusoid_layout="tensor2tensor",
+        activation="relu",
+        scale_embeddings=True,
+        tie_embeddings="all",
+        freeze_padding_embedding=True,
+        dropout=0.1,  # these three: config.json of the released checkpoints
+        attention_dropout=0.1,
+        layer_drop=0.05,
+        initializer="normal",
+        initializer_std=0.02,
+        bos_token_id=0,
+        pad_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,  # </s>, then the token of the target's language
+    )
+    return {**base, **changes}
+
+
+def _nllb_200(**changes: Any) -> dict[str, Any]:
+    """NLLB-200 without experts (arXiv 2207.04672, section 8): M2M100 with 256,000 pieces for 202 languages, and no LayerDrop."""
+    return _m2m_100(**{"vocab_size": 256206, "layer_drop": 0.0, **changes})
+
+
 def _marian(**changes: Any) -> dict[str, Any]:
     """OPUS-MT's "transformer-align" models as transformers releases them (`Helsinki-NLP/opus-mt-en-de`).
 
@@ -277,8 +383,24 @@ _PRESETS: dict[str, dict[str, Any]] = {
     # BART: layers from section 2.1, widths from the released checkpoints
     "bart-base": _bart(d_model=768, d_ff=3072, num_heads=12, **_layers(6)),
     "bart-large": _bart(d_model=1024, d_ff=4096, num_heads=16, **_layers(12)),
+    "mbart-large-cc25": _mbart(vocab_size=250027, d_model=1024, d_ff=4096, num_heads=16, **_layers(12)),
+    "mbart-large-50": _mbart(
+        vocab_size=250054, d_model=1024, d_ff=4096, num_heads=16, decoder_start_token_id=2, **_layers(12)
+    ),  # </s>, then the token of the target's language
+    "plbart-base": _plbart(d_model=768, d_ff=3072, num_heads=12, **_layers(6)),
+    # BlenderBot, Table 1; the smaller one is distilled
+    "blenderbot-400m-distill": _blenderbot(d_model=1280, d_ff=5120, num_heads=32, decoder_layers=12),
+    "blenderbot-3b": _blenderbot(d_model=2560, d_ff=10240, num_heads=32, decoder_layers=24),
     # OPUS-MT
     "marian-base": _marian(),
+    # Pegasus, section 6
+    "pegasus-large": _pegasus(d_model=1024, d_ff=4096, num_heads=16, **_layers(16)),
+    # M2M100 and NLLB-200, released checkpoints
+    "m2m100-418m": _m2m_100(d_model=1024, d_ff=4096, num_heads=16, **_layers(12)),
+    "m2m100-1.2b": _m2m_100(d_model=1024, d_ff=8192, num_heads=16, **_layers(24)),
+    "nllb-200-distilled-600m": _nllb_200(d_model=1024, d_ff=4096, num_heads=16, **_layers(12)),
+    "nllb-200-1.3b": _nllb_200(d_model=1024, d_ff=8192, num_heads=16, **_layers(24)),
+    "nllb-200-3.3b": _nllb_200(d_model=2048, d_ff=8192, num_heads=16, **_layers(24)),
     # Whisper, Table 1; heads are 64 wide, feed-forwards four times d_model; large-v3 from its model card
     "whisper-tiny": _whisper(d_model=384, d_ff=1536, num_heads=6, **_layers(4)),
     "whisper-base": _whisper(d_model=512, d_ff=2048, num_heads=8, **_layers(6)),

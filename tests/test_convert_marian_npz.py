@@ -158,6 +158,14 @@ class TestOptions:
         options = open_checkpoint(path, vocabularies=(tmp_path / "vocab.yml",)).generation
         assert (options.num_beams, options.length_penalty) == (12, 0.0)
 
+    def test_decoding_without_a_beam_can_be_saved(self, tmp_path):
+        path = write_npz(tmp_path, arrays_of(marian()))
+        written = (tmp_path / "decoder.yml").read_text().replace("beam-size: 6", "beam-size: 1")
+        (tmp_path / "decoder.yml").write_text(written)
+        options = open_foreign(path).generation
+        options.save_pretrained(tmp_path)
+        assert GenerationConfig.from_pretrained(tmp_path).num_beams == 1
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [

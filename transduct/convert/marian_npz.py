@@ -294,10 +294,11 @@ def _refuse_quantised(file: MarianFile, where: str) -> None:
 
 def generation_config(config: TransductConfig, said: dict[str, Any]) -> GenerationConfig:
     """How marian-decoder decodes with the options `said`: a beam, scores divided by length^normalize, no padding."""
+    beams = int(said.get("beam-size", BEAM))
+    scores = dict(early_stopping=True, length_penalty=float(said.get("normalize", NORMALIZE))) if beams > 1 else {}
     return GenerationConfig(
-        num_beams=int(said.get("beam-size", BEAM)),
-        early_stopping=True,
-        length_penalty=float(said.get("normalize", NORMALIZE)),
+        num_beams=beams,
+        **scores,
         suppress_tokens=[config.pad_token_id],
         pad_token_id=config.pad_token_id,
         eos_token_id=config.eos_token_id,

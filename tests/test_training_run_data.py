@@ -1,11 +1,13 @@
 """Runs of every kind of data: streamed, mixed, segmented anew, and made by an objective; stopped and gone on with."""
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -258,3 +260,23 @@ def test_a_run_of_before_these_options_goes_on(tmp_path):
     raw["data"]["train"]["tag"] = "<BT>"
     with pytest.raises(ValueError, match=r"another data\.train"):
         start(tmp_path, raw)
+
+
+def test_long_texts_are_cut_in_training_and_in_both_evaluations(tmp_path):
+    """A source or target of four tokens at most, of sentences with three words and more, and none is left out."""
+    split = {"json": "b.jsonl"}
+    data = {"validation": split, "test": split, "max_source_tokens": 4, "max_target_tokens": 4, "truncate": "both"}
+    raw = raw_recipe(tmp_path, data=data, training={"eval_strategy": "steps", "eval_steps": 6})
+    said = io.StringIO()
+    assert start(tmp_path, raw, Console(file=said, width=200)).finished
+    assert "data.truncate: sources of more than 4 tokens, targets of more than 4 tokens are cut there" in said.getvalue()
+    assert "train: 30 sources, 30 pairs" in said.getvalue()
+    for name, rows in (("train", 30), ("validation", 10)):
+        encoded = Dataset.from_file(str(next((tmp_path / "out" / "data").glob(f"{name}*.arrow"))))
+        assert len(encoded) == rows
+        assert {len(row[side]) for row in encoded for side in ("input_ids", "labels")} == {4}
+        assert all(row[side][-1] == 1 for row in encoded for side in ("input_ids", "labels"))
+    kept = [json.loads(line) for line in (tmp_path / "out" / "predictions" / "6.jsonl").read_text().splitlines()]
+    assert all(len(line["references"][0].split()) >= 3 for line in kept)  # measured against whole references
+    with pytest.raises(ValueError, match=r"another data\.truncate: 'both', not 'source'"):
+        start(tmp_path, {**raw, "data": {**raw["data"], "truncate": "source"}})

@@ -60,6 +60,18 @@ def test_fields_of_the_recipe_go_before_those_of_the_tokenizer(tokenizer):
     assert build_model(recipe_of(vocab_size=64, decoder_start_token_id=1), tokenizer).config.vocab_size == 64
 
 
+def test_generation_starts_as_targets_do(tokenizer):
+    """Those that start from their own last token start from the end of sequence (mBART)."""
+    model = build_model(recipe_of(preset="mbart-large-50"), tokenizer)
+    made = build_collator(recipe_of(), tokenizer, model)([{"input_ids": [4], "labels": [4, 5, tokenizer.eos_token_id]}])
+    assert made["decoder_input_ids"][0, 0] == model.config.decoder_start_token_id == tokenizer.eos_token_id
+    assert model.generation_config.decoder_start_token_id == tokenizer.eos_token_id
+    model = build_model(recipe_of(preset="mbart-large-50", decoder_start_token_id=3), tokenizer)
+    assert model.config.decoder_start_token_id == 3
+    model = build_model(recipe_of(), tokenizer)
+    assert model.config.decoder_start_token_id == tokenizer.pad_token_id
+
+
 @pytest.mark.parametrize("settings", [{"max_new_tokens": 7}, {"max_length": 9, "min_length": 3, "no_repeat_ngram_size": 2}, {}])
 def test_settings_of_generation_replace_those_of_the_model(tokenizer, settings):
     """A length that the model has must not go before the recipe's, said in another way."""

@@ -145,7 +145,10 @@ def build_model(recipe: Recipe, tokenizer: Any) -> Any:
         "bos_token_id": tokenizer.bos_token_id,
         "decoder_start_token_id": tokenizer.pad_token_id,
     }
-    return getattr(modeling, kind)(preset_config(options, **vocabularies))
+    config = preset_config(options, **vocabularies)
+    if config.target_start == "last_token" and "decoder_start_token_id" not in options:
+        config.decoder_start_token_id = tokenizer.eos_token_id  # with which targets end, unless their language comes behind it
+    return getattr(modeling, kind)(config)
 
 
 def prepare_generation(model: Any, recipe: Recipe) -> None:

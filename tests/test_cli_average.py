@@ -73,6 +73,16 @@ def test_of_checkpoints_by_name(a_run, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[:2] == chosen
 
 
+def test_a_tokenizer_of_two_vocabularies_comes_along(a_run, tmp_path):
+    tokenizer = TransductTokenizer.train(["ab ba"], target=["x y z"], kind="chars")
+    for step in LOSSES:
+        tokenizer.save_pretrained(a_run / "checkpoints" / f"checkpoint-{step}")
+    output = tmp_path / "average"
+    assert run(["average", str(a_run), "--last", "2", "--output", str(output)]) == 0
+    loaded = AutoTokenizer.from_pretrained(output)
+    assert loaded(text_target="x z")["input_ids"] == tokenizer(text_target="x z")["input_ids"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

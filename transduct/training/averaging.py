@@ -21,6 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from transduct.tokenization import TARGET_FOLDER
 from transduct.training.callbacks import training_was_stopped
 from transduct.training.checkpoints import MANIFEST, STATE, checkpoint_step, discard, find_checkpoints, list_checkpoints
 from transduct.training.files import save_whole
@@ -84,6 +85,8 @@ def _write_mean(weights: Sequence[StoredWeights], folder: str) -> None:
     for path in last.folder.iterdir():
         if path.is_file() and path.suffix not in NOT_OF_A_MODEL and path.name not in (STATE, MANIFEST):
             shutil.copy2(path, folder)
+    if (last.folder / TARGET_FOLDER).is_dir():  # the target's own vocabulary
+        shutil.copytree(last.folder / TARGET_FOLDER, Path(folder) / TARGET_FOLDER)
     for file_name in dict.fromkeys(last.files.values()):
         names = [name for name, where in last.files.items() if where == file_name]
         save_file({name: _mean(weights, name) for name in names}, Path(folder) / file_name, metadata={"format": "pt"})

@@ -71,6 +71,7 @@ def test_a_tokenizer_comes_along_and_goes_back(name, folders):
             assert getattr(copy, setting) == getattr(original, setting)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_it_may_be_saved_again(name, folders, tmp_path):
     """As training does with the model that it has finished."""
@@ -322,3 +323,17 @@ def test_a_processor_comes_along(layout, folders, tmp_path):
     assert AutoFeatureExtractor.from_pretrained(imported).to_dict() == AutoFeatureExtractor.from_pretrained(original).to_dict()
     if layout == "with both classes":
         assert (imported / "preprocessor_config.json").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_feature_extractor_needs_no_tokenizer(named, tmp_path):
+    original, imported = tmp_path / "original", empty(tmp_path / "imported")
+    WhisperFeatureExtractor(feature_size=8, chunk_length=2, n_fft=200).save_pretrained(original)
+    path = original / "preprocessor_config.json"
+    values = json.loads(path.read_text())
+    if not named:
+        path.write_text(json.dumps({key: value for key, value in values.items() if key != "feature_extractor_type"}))
+    (original / "config.json").write_text('{"model_type": "whisper"}')
+    assert bring_along(original, imported, SIZE) == ["preprocessor_config.json"]
+    assert AutoFeatureExtractor.from_pretrained(imported).to_dict() == AutoFeatureExtractor.from_pretrained(original).to_dict()
+    assert json.loads((imported / "preprocessor_config.json").read_text())["feature_extractor_type"] == "WhisperFeatureExtractor"

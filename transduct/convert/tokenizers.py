@@ -89,7 +89,7 @@ def bring_along(source: str | Path, target: str | Path, vocab_size: int, decoder
             names = sorted({*names, TOKENIZER_CONFIG})
         _compare(source, original, target, load_tokenizer(target))
     if {FEATURES, PROCESSOR} & set(names):
-        _name_processor(source, target)
+        _name_processor(source, target, with_tokenizer=original is not None)
     return names
 
 
@@ -243,25 +243,25 @@ def _name_tokenizer(folder: Path, wanted: str) -> bool:
     return True
 
 
-def _name_processor(source: Path, target: Path) -> None:
-    """The same for feature extractors and processors.
+def _name_processor(source: Path, target: Path, with_tokenizer: bool) -> None:
+    """Write the classes of the feature extractor and of the processor, which has a tokenizer too, where they are not named.
 
     Raises:
-        ValueError: if the copy differs.
+        ValueError: if the copies differ.
     """
-    processor = AutoProcessor.from_pretrained(source, trust_remote_code=False, local_files_only=True)
-    features = AutoFeatureExtractor.from_pretrained(source, trust_remote_code=False, local_files_only=True)
-    if (target / FEATURES).is_file():
-        said = _read(target / FEATURES) | _read(target / PROCESSOR)
-        classes = {"feature_extractor_type": type(features).__name__, "processor_class": type(processor).__name__}
-        if not classes.keys() <= said.keys():
-            _write(target / FEATURES, classes | _read(target / FEATURES))
-    copied = AutoProcessor.from_pretrained(target, trust_remote_code=False, local_files_only=True)
-    expected = {type(processor).__name__: features.to_dict()}
-    again = AutoFeatureExtractor.from_pretrained(target, trust_remote_code=False, local_files_only=True)
-    found = {type(copied).__name__: again.to_dict()}
-    if expected != found:
-        raise ValueError(f"the processor in {str(target)!r} is {found}, that in {str(source)!r} is {expected}")
+    loaders = {"feature_extractor_type": AutoFeatureExtractor} | ({"processor_class": AutoProcessor} if with_tokenizer else {})
+    options = {"trust_remote_code": False, "local_files_only": True}
+    originals = {name: loader.from_pretrained(source, **options) for name, loader in loaders.items()}
+    classes = {name: type(original).__name__ for name, original in originals.items()}
+    if (target / FEATURES).is_file() and not classes.keys() <= (_read(target / FEATURES) | _read(target / PROCESSOR)).keys():
+        _write(target / FEATURES, classes | _read(target / FEATURES))
+    copies = {name: loader.from_pretrained(target, **options) for name, loader in loaders.items()}
+    for name, original in originals.items():
+        if type(copies[name]) is not type(original):
+            raise ValueError(f"{name} in {str(target)!r} is {type(copies[name]).__name__}, there {classes[name]}")
+    expected, found = (made["feature_extractor_type"].to_dict() for made in (originals, copies))
+    if found != expected:
+        raise ValueError(f"the feature extractor in {str(target)!r} is {found}, that in {str(source)!r} is {expected}")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def _resolved(config: TransductConfig) -> dict[str, Any]:
         "decoder_d_ff": config.resolved_decoder_d_ff,
         "decoder_num_heads": (decoder_heads, config.d_kv or config.d_model // decoder_heads),
         "num_key_value_heads": None if {groups} == {heads, decoder_heads} else groups,
+        "decoder_scale_embeddings": config.resolved_decoder_scale_embeddings,
         "final_norm": config.resolved_final_norm,
         "decoder_max_positions": config.resolved_decoder_max_positions,
     }

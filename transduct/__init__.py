@@ -25,8 +25,10 @@ _NAMES = {
     "config_from_preset": "presets",
     "preset_names": "presets",
     "describe": "accounting",
+    "translate": "decoding.translate",
+    "score": "decoding.score",
 }
-_SUBPACKAGES = ("convert", "training")
+_SUBPACKAGES = ("convert", "decoding", "training")
 
 __all__ = ["__version__", "register", *_NAMES]
 

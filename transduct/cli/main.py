@@ -21,7 +21,9 @@ from transduct.cli.describe import describe
 from transduct.cli.export import export
 from transduct.cli.import_ import import_
 from transduct.cli.plan import plan
+from transduct.cli.score import score
 from transduct.cli.train import train
+from transduct.cli.translate import translate
 
 USAGE_ERRORS: Any = typer.BadParameter.__bases__
 """click's `UsageError`, from wherever this version of typer takes click."""
@@ -36,6 +38,8 @@ app = typer.Typer(
 app.command()(describe)
 app.command()(plan)
 app.command()(train)
+app.command()(translate)
+app.command()(score)
 app.command()(average)
 app.command(name="import")(import_)
 app.command()(export)

@@ -7,6 +7,7 @@ in Transformers of six layers (arXiv 1909.02074), and the last of a decoder that
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -123,7 +124,7 @@ def _source_spans(tokenizer: Any, text: str, ids: Sequence[int]) -> list[tuple[i
 
 def _spans(prefixes: Sequence[str]) -> list[tuple[int, int]]:
     """Start and end of each token, given the texts of the first 0, 1, 2, ... of them."""
-    return [(len(before), len(after)) for before, after in zip(prefixes, prefixes[1:], strict=False)]
+    return [(len(before), len(after)) for before, after in pairwise(prefixes)]
 
 
 def with_unknown_replaced(

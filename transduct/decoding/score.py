@@ -54,7 +54,7 @@ class ScoringOptions:
 
 
 Target = str | Sequence[int]
-"""A text, or the ids of its tokens as `Translation.token_ids` has them, which need not be how the tokenizer would cut the text."""
+"""A text, or the ids of its tokens as in `Translation.token_ids`, which need not be how the tokenizer would cut the text."""
 
 
 class Scorer:
@@ -74,18 +74,19 @@ class Scorer:
         self.limits = source_limit(model, tokenizer, options.max_source_length), target_limit(model)
         self.scoring = options.scoring()
 
-    def __call__(self, pairs: Sequence[tuple[str, Target]], first: int = 1) -> list[ScoredTarget]:
+    def __call__(self, pairs: Sequence[tuple[str, Target]], numbers: Sequence[int] | None = None) -> list[ScoredTarget]:
         """The scores of pairs, in order. A pair of two texts of white space alone scores 0.
 
         Args:
-            first: the number of the first pair, for messages.
+            numbers: of the pairs, for messages; None: from 1 on.
 
         Raises:
             ValueError: for a text that is none or too long, naming its number.
         """
+        numbers = range(1, len(pairs) + 1) if numbers is None else numbers
         results = [ScoredTarget(0.0, 0.0, (), ())] * len(pairs)
         full = [number for number, (source, target) in enumerate(pairs) if source.strip() or not _is_blank(target)]
-        sources, targets = self._encode([pairs[number] for number in full], [first + number for number in full])
+        sources, targets = self._encode([pairs[number] for number in full], [numbers[number] for number in full])
         was_training = self.model.training
         self.model.eval()
         try:
@@ -209,8 +210,8 @@ def score_stream(
     first = 1
     with progress_bar(progress) as bar:
         task = bar.add_task("scoring", total=None)
-        for some in windows(pairs, window, lambda pair: len(pair[0]) + len(pair[1])):
-            yield from scorer(some, first)
+        for some in windows(pairs, window):
+            yield from scorer(some, range(first, first + len(some)))
             first += len(some)
             bar.update(task, completed=first - 1)
 

@@ -4,7 +4,7 @@ Texts are read a window at a time, so that memory is bounded however many there 
 window. Lists, files and generators serve alike.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, Literal
 
 from transduct.decoding.alignments import AlignmentOptions
@@ -101,11 +101,11 @@ def translate_stream(
     """
     translator = Translator(model, tokenizer, options or TranslationOptions())
     first = 1
-    total = len(texts) if hasattr(texts, "__len__") else None
+    total = len(texts) if isinstance(texts, Sized) else None
     with progress_bar(progress) as bar:
         task = bar.add_task("translating", total=total)
         for lines in windows(texts, window):
-            yield from translator(lines, first)
+            yield from translator(lines, range(first, first + len(lines)))
             first += len(lines)
             bar.update(task, completed=first - 1)
 

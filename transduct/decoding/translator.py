@@ -68,7 +68,7 @@ class TranslationOptions:
     split_sentences: bool = False
     long: Literal["refuse", "split"] = "refuse"
     max_source_length: int | None = None
-    alignments: AlignmentOptions = AlignmentOptions()
+    alignments: AlignmentOptions = field(default_factory=AlignmentOptions)
     replace_unknown: bool = False
     generation: dict[str, Any] = field(default_factory=dict)
 
@@ -129,16 +129,16 @@ class Translator:
         settings |= {"num_return_sequences": wanted, "length_normalization": options.length_normalization}
         return settings | {"do_sample": False, "return_dict_in_generate": True, "custom_generate": beam_search}
 
-    def __call__(self, texts: Sequence[str], first: int = 1) -> list[list[Translation]]:
+    def __call__(self, texts: Sequence[str], numbers: Sequence[int] | None = None) -> list[list[Translation]]:
         """The hypotheses of each text, best first. A text of white space alone has empty ones, and costs nothing.
 
         Args:
-            first: the number of the first text, for messages.
+            numbers: of the texts, for messages; None: from 1 on.
 
         Raises:
             ValueError: for a text that cannot be encoded or is too long, naming its number.
         """
-        documents = self._documents(texts, first)
+        documents = self._documents(texts, range(1, len(texts) + 1) if numbers is None else numbers)
         sources = [source for document in documents for _, source in document if source is not None]
         was_training = self.model.training
         self.model.eval()
@@ -150,15 +150,15 @@ class Translator:
         return [self._joined(text, document) for text, document in zip(texts, documents, strict=True)]
 
     # ---- texts to ids ---------------------------------------------------------------------------------------------
-    def _documents(self, texts: Sequence[str], first: int) -> list[list[tuple[Piece, _Source | None]]]:
+    def _documents(self, texts: Sequence[str], numbers: Sequence[int]) -> list[list[tuple[Piece, _Source | None]]]:
         """The pieces of each text, those with text encoded."""
-        for number, text in enumerate(texts, start=first):
+        for number, text in zip(numbers, texts, strict=True):
             check_text(text, number)
         cut = [sentences(text) if self.options.split_sentences else [Piece("", text)] for text in texts]
         with self.direction.applied(self.tokenizer):
             ids = iter(self._encode([piece.text for piece in itertools.chain(*cut) if piece.text.strip()]))
             documents = []
-            for number, pieces in enumerate(cut, start=first):
+            for number, pieces in zip(numbers, cut, strict=True):
                 document: list[tuple[Piece, _Source | None]] = []
                 for piece in pieces:
                     document += self._fitting(piece, next(ids), number) if piece.text.strip() else [(piece, None)]
@@ -264,36 +264,37 @@ class Translator:
         if len(document) == 1:
             return sources[0].found
         count = min(len(source.found) for source in sources)
-        return [
-            self._join([(piece, source and source.found[rank], source) for piece, source in document]) for rank in range(count)
-        ]
+        return [self._join(document, rank) for rank in range(count)]
 
-    def _join(self, parts: Sequence[tuple[Piece, Translation | None, _Source | None]]) -> Translation:
-        text, ids, alignment = "", [], []
+    def _join(self, document: Sequence[tuple[Piece, _Source | None]], rank: int) -> Translation:
+        text = read = ""
+        ids: list[int] = []
+        alignment: set[tuple[int, int]] = set()
         score = log_prob = 0.0
-        shift = [0, 0]  # words or tokens before this piece
-        for piece, found, source in parts:
-            text += piece.space
-            if found is None or source is None:
+        unit, tokens = self.options.alignments.unit, (0, 0)
+        for piece, source in document:
+            text, read = text + piece.space, read + piece.space
+            if source is None:
                 continue
-            text += found.text
+            found = source.found[rank]
+            if found.alignment is not None:
+                before = (_words_before(read), _words_before(text)) if unit == "words" else tokens
+                alignment |= {(one + before[0], other + before[1]) for one, other in found.alignment}
+                tokens = tokens[0] + self._count(source.ids), tokens[1] + self._count(found.token_ids)
+            text, read = text + found.text, read + source.text
             ids += found.token_ids
             score, log_prob = score + found.score, log_prob + found.log_prob
-            if found.alignment is not None:
-                alignment += [(one + shift[0], other + shift[1]) for one, other in found.alignment]
-                sizes = self._units(source, found)
-                shift = [before + size for before, size in zip(shift, sizes, strict=True)]
-        return Translation(text, score, log_prob, tuple(ids), None if self.options.alignments.unit is None else tuple(alignment))
+        return Translation(text, score, log_prob, tuple(ids), None if unit is None else tuple(sorted(alignment)))
 
-    def _units(self, source: _Source, found: Translation) -> tuple[int, int]:
-        """Words or tokens of a piece and of its translation."""
-        if self.options.alignments.unit == "words":
-            return len(source.text.split()), len(found.text.split())
+    def _count(self, ids: Sequence[int]) -> int:
+        """Tokens of a piece, without special ones and those of a prefix."""
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
-        return (
-            sum(token not in special for token in self.tokenizer(source.text, verbose=False)["input_ids"]),
-            sum(token not in special for token in found.token_ids),
-        )
+        return sum(token not in special for token in ids)
+
+
+def _words_before(text: str) -> int:
+    """Words of a text, but for one that goes on in what follows."""
+    return len(text.split()) - bool(text and not text[-1].isspace())
 
 
 def _usable(units: Sequence[Sequence[int | None]], mask: torch.Tensor) -> tuple[torch.Tensor, list[int]]:

@@ -1,6 +1,6 @@
 """Many texts as windows of bounded size, and a window as batches of texts of like length."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -13,11 +13,8 @@ MOST_CHARACTERS = 4_000_000
 """Characters at which a window is full, however few texts it has."""
 
 
-def windows(items: Iterable[Item], most: int, size: Callable[[Any], int] = len) -> Iterator[list[Item]]:
-    """The items in order, so many at a time, and fewer where they are long; no more than a window is held.
-
-    Args:
-        most: items of a window; size: the characters of one.
+def windows(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
+    """Texts or tuples of texts in order, so many at a time, and fewer where they are long; no more than a window is held.
 
     Raises:
         ValueError: for windows of less than one item.
@@ -28,12 +25,19 @@ def windows(items: Iterable[Item], most: int, size: Callable[[Any], int] = len) 
     characters = 0
     for item in items:
         window.append(item)
-        characters += size(item) if hasattr(item, "__len__") else 0
+        characters += size(item)
         if len(window) >= most or characters >= MOST_CHARACTERS:
             yield window
             window, characters = [], 0
     if window:
         yield window
+
+
+def size(item: Any) -> int:
+    """Characters of a text, or of a tuple of texts; what is neither will be refused elsewhere."""
+    if isinstance(item, tuple):
+        return sum(map(size, item))
+    return len(item) if hasattr(item, "__len__") else 0
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:

@@ -1,0 +1,224 @@
+"""What `transduct translate` and `transduct score` do: lines in, lines out, by one process or several.
+
+The main process reads windows of lines and writes what came of them; all of them compute. Standard output gets each window as
+soon as it is done; a file grows as told in `lines.py`.
+"""
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transduct.decoding.alignments import pharaoh
+from transduct.decoding.lines import OutputFile, read_lines, skip_done
+from transduct.decoding.progress import progress_bar
+from transduct.decoding.score import ScoredTarget, Scorer, ScoringOptions
+from transduct.decoding.sharing import Processes
+from transduct.decoding.translator import Translation, TranslationOptions, Translator
+from transduct.decoding.windows import windows
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class LinesCommand:
+    """A command that makes lines of lines.
+
+    Args:
+        model: a folder or an id of the Hub; dtype: a name of `DTYPES`.
+
+    Raises:
+        ValueError: for another dtype.
+    """
+
+    what = ""
+
+    def __init__(self, model: str, dtype: str):
+        if dtype not in DTYPES:
+            raise ValueError(f"--dtype {dtype!r} must be one of {', '.join(DTYPES)}")
+        self.model, self.dtype = model, dtype
+
+    def worker(self, model: Any, tokenizer: Any) -> Callable[[Sequence[Any], Sequence[int]], list[Any]]:
+        """What turns a window of items and their numbers into results."""
+        raise NotImplementedError
+
+    def read(self, stack: ExitStack, source: str | None) -> Iterator[Any]:
+        """The items of the input, each a line or several."""
+        raise NotImplementedError
+
+    def written(self, number: int, item: Any, result: Any) -> list[str]:
+        """The lines of an item's result; `number` counts from 0."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """What the output depends on."""
+        return {"command": self.what, "model": self.model, "dtype": self.dtype}
+
+    def finished(self) -> None:
+        """Called in the main process when all is written."""
+
+    def run(self, source: str | None, output: str | None, window: int, resume: bool) -> None:
+        """Read `source`, or standard input, and write `output`, or standard output.
+
+        Raises:
+            ValueError: for bad input and options; OSError for files that cannot be read or written.
+        """
+        if resume and output is None:
+            raise ValueError("--resume belongs to --output: standard output cannot be gone on with")
+        processes = Processes()
+        if resume and processes.from_main(lambda: OutputFile.is_whole(Path(str(output)))):
+            if processes.is_main:
+                print(f"{output} is whole already", file=sys.stderr)
+            return
+        with ExitStack() as stack:
+            items = self.read(stack, source) if processes.is_main else iter(())
+            work = self.worker(*load(self.model, DTYPES[self.dtype], processes.device))
+            file = None
+            if processes.is_main and output is not None:
+                file = OutputFile(Path(output), self.settings(), resume)
+                stack.callback(file.close)
+            self._pass(processes, items, source or "standard input", file, work, window)
+            if file is not None:
+                file.finish()
+        if processes.is_main:
+            self.finished()
+
+    def _pass(
+        self, processes: Processes, items: Iterator[Any], name: str, file: OutputFile | None, work: Any, window: int
+    ) -> None:
+        """All windows, one after the other."""
+        done = 0 if file is None else file.done
+        digest = skip_done(items, done, None if file is None else file.digest, name)
+        with progress_bar(processes.is_main and sys.stderr.isatty()) as bar:
+            task = bar.add_task(self.what, total=None, completed=done)
+            for some in processes.windows(windows(items, window)):
+                results = processes.share(work, some, done + 1)
+                if processes.is_main:
+                    rows = enumerate(zip(some, results, strict=True), start=done)
+                    lines = [line for number, (item, result) in rows for line in self.written(number, item, result)]
+                    seen = digest.add(some)
+                    if file is None:
+                        sys.stdout.write("".join(f"{line}\n" for line in lines))
+                        sys.stdout.flush()
+                    else:
+                        file.write(lines, done + len(some), seen)
+                done += len(some)
+                bar.update(task, completed=done)
+
+
+class TranslateCommand(LinesCommand):
+    """`transduct translate`."""
+
+    what = "translate"
+
+    def __init__(self, model: str, dtype: str, options: TranslationOptions, scores: bool, as_json: bool):
+        super().__init__(model, dtype)
+        self.options, self.scores, self.as_json = options, scores, as_json
+        self.aligned = options.alignments.unit is not None
+
+    def worker(self, model: Any, tokenizer: Any) -> Callable[[Sequence[Any], Sequence[int]], list[Any]]:
+        return Translator(model, tokenizer, self.options)
+
+    def read(self, stack: ExitStack, source: str | None) -> Iterator[str]:
+        return read_lines(opened(stack, source), source or "standard input")
+
+    def settings(self) -> dict[str, Any]:
+        own = {key: value for key, value in asdict(self.options).items() if key != "max_tokens_per_batch"}
+        return super().settings() | {"scores": self.scores, "json": self.as_json} | own
+
+    def written(self, number: int, item: str, result: list[Translation]) -> list[str]:
+        if self.as_json:
+            return [json.dumps({"index": number, "source": item, **self._fields(result)}, ensure_ascii=False)]
+        several = self.options.num_return_sequences > 1
+        if not (several or self.scores or self.aligned):
+            return [one_line(result[0].text)]
+        rows = []
+        for each in result:
+            columns = [str(number)] if several else []
+            columns.append(one_line(each.text).replace("\t", " "))
+            columns += [f"{each.score:.6f}"] if self.scores else []
+            columns += [pharaoh(each.alignment or ())] if self.aligned else []
+            rows.append("\t".join(columns))
+        return rows
+
+    def _fields(self, result: list[Translation]) -> dict[str, Any]:
+        hypotheses = []
+        for each in result:
+            fields: dict[str, Any] = {"translation": each.text, "score": each.score, "log_prob": each.log_prob}
+            hypotheses.append(fields | ({"alignment": pharaoh(each.alignment or ())} if self.aligned else {}))
+        return {"hypotheses": hypotheses} if self.options.num_return_sequences > 1 else hypotheses[0]
+
+
+class ScoreCommand(LinesCommand):
+    """`transduct score`; its sources are what `run` reads, its targets another file."""
+
+    what = "score"
+
+    def __init__(self, model: str, dtype: str, options: ScoringOptions, as_json: bool, target: str):
+        super().__init__(model, dtype)
+        self.options, self.as_json, self.target = options, as_json, target
+        self.total, self.tokens = 0.0, 0
+
+    def worker(self, model: Any, tokenizer: Any) -> Callable[[Sequence[Any], Sequence[int]], list[Any]]:
+        return Scorer(model, tokenizer, self.options)
+
+    def read(self, stack: ExitStack, source: str | None) -> Iterator[tuple[str, str]]:
+        files = [opened(stack, name) for name in (source, self.target)]
+        return self._pairs(
+            str(source), *(read_lines(file, str(name)) for file, name in zip(files, (source, self.target), strict=True))
+        )
+
+    def _pairs(self, name: str, sources: Iterator[str], targets: Iterator[str]) -> Iterator[tuple[str, str]]:
+        for number, (source, target) in enumerate(zip_longest(sources, targets)):
+            if source is None or target is None:
+                shorter = name if source is None else self.target
+                raise ValueError(f"{shorter} ends after {number} lines: {name} and {self.target} need equally many")
+            yield source, target
+
+    def settings(self) -> dict[str, Any]:
+        own = {key: value for key, value in asdict(self.options).items() if key != "max_tokens_per_batch"}
+        return super().settings() | {"json": self.as_json} | own
+
+    def written(self, number: int, item: tuple[str, str], result: ScoredTarget) -> list[str]:
+        self.total += result.log_prob
+        self.tokens += len(result.token_ids) - result.certain
+        if not self.as_json:
+            return [f"{result.score:.6f}"]
+        names = ("score", "log_prob", "token_ids", "token_log_probs")
+        fields = {name: getattr(result, name) for name in names}
+        return [json.dumps({"index": number, "source": item[0], "target": item[1], **fields}, ensure_ascii=False)]
+
+    def finished(self) -> None:
+        if self.tokens:
+            value = math.exp(-self.total / self.tokens)
+            print(f"perplexity {value:.4f} of the {self.tokens} tokens that this run has scored", file=sys.stderr)
+
+
+def opened(stack: ExitStack, name: str | None) -> Any:
+    """A file, or standard input, as bytes."""
+    return sys.stdin.buffer if name is None else stack.enter_context(Path(name).open("rb"))
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks, which would end its line."""
+    return re.sub(r"[\r\n]+", " ", text)
+
+
+def load(name: str, dtype: torch.dtype, device: Any) -> tuple[Any, Any]:
+    """A model and its tokenizer, of ours or of transformers; no code of theirs is run."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    import transduct
+
+    transduct.register()
+    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+        raise ValueError(f"there is no folder {name!r}")
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    return AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype).to(device).eval(), tokenizer

@@ -1,6 +1,7 @@
 """fairseq's checkpoints: what they compute, as transformers' models of the same equations do, and what is refused."""
 
 import functools
+import logging
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,11 @@ from fairseq_checkpoints import (
     write_checkpoint,
     write_dictionary,
 )
-from transduct import TransductForConditionalGeneration, TransductForSequenceClassification
-from transduct.convert import from_fairseq
+from transduct import TransductForConditionalGeneration, TransductForSequenceClassification, convert
 from transduct.convert.fairseq import REFUSED, open_checkpoint
 from transduct.convert.verifying import verify
 
+from_fairseq = functools.partial(convert.from_fairseq, verify=False)
 SHARED = dict(share_all_embeddings=True)
 PRE = dict(encoder_normalize_before=True, decoder_normalize_before=True)
 LEARNED = dict(encoder_learned_pos=True, decoder_learned_pos=True)
@@ -122,6 +123,15 @@ class TestTwins:
         assert report.differences["logits"] < 1e-4
         assert len(report.generated) == 3
 
+    def test_from_fairseq_compares_unless_told_otherwise(self, tmp_path, monkeypatch):
+        _, path = written("bart", tmp_path)
+        compared = []
+        monkeypatch.setattr("transduct.convert.fairseq.compare", lambda *pair: compared.append(pair))
+        convert.from_fairseq(path, verify=False)
+        assert not compared
+        ours = convert.from_fairseq(path)
+        assert [type(model).__name__ for model in compared[0][:2]] == ["BartForConditionalGeneration", type(ours).__name__]
+
     def test_a_wrong_tensor_is_found(self, tmp_path):
         opened = open_checkpoint(written("transformer", tmp_path)[1])
         ours = opened.model()
@@ -130,11 +140,19 @@ class TestTwins:
         with pytest.raises(ValueError, match="first in the decoder's layer 1"):
             verify(opened.original(), ours)
 
-    def test_combinations_that_transformers_lacks_have_none(self, tmp_path):
+    def test_combinations_that_transformers_lacks_have_none(self, tmp_path, caplog):
         path = write_checkpoint(tmp_path, state_of(bart(WORDS["de"] + 4)), **BART | {"layernorm_embedding": True})
         assert open_checkpoint(path).original is not None
         state = {name: tensor for name, tensor in state_of(bart(WORDS["de"] + 4)).items() if "layernorm_embedding" not in name}
-        assert open_checkpoint(write_checkpoint(tmp_path, state, **BART | {"layernorm_embedding": False})).original is None
+        path = write_checkpoint(tmp_path, state, **BART | {"layernorm_embedding": False})
+        assert open_checkpoint(path).original is None
+        logger = logging.getLogger("transduct.convert.fairseq")
+        logger.addHandler(caplog.handler)  # those of transformers do not propagate
+        try:
+            convert.from_fairseq(path)
+        finally:
+            logger.removeHandler(caplog.handler)
+        assert "was imported without a comparison" in caplog.text
 
 
 class TestOptions:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedModel
+from transformers.utils import logging
 
 from transduct.configuration import TransductConfig
 from transduct.convert.checkpoint import Checkpoint
@@ -37,7 +38,10 @@ from transduct.convert.family import SOURCE, TARGET, Family, Names
 from transduct.convert.foreign import Opened
 from transduct.convert.models import Conversion
 from transduct.convert.options import Options
+from transduct.convert.verifying import verify as compare
 from transduct.tokenization import TransductTokenizer
+
+logger = logging.get_logger(__name__)
 
 ARCHITECTURES = re.compile(r"(?!transformer_lm)(transformer|m?bart)(_.+)?")
 ACTIVATIONS = {
@@ -223,9 +227,20 @@ FAMILY = Family(
 )
 
 
-def from_fairseq(path: str | Path, **options: Any) -> PreTrainedModel:
-    """A checkpoint of fairseq as our model, in evaluation mode; arguments and errors are `open_checkpoint`'s."""
-    return open_checkpoint(path, **options).model()
+def from_fairseq(path: str | Path, verify: bool = True, **options: Any) -> PreTrainedModel:
+    """A checkpoint of fairseq as our model, in evaluation mode; other arguments are `open_checkpoint`'s, as are errors.
+
+    Args:
+        verify: compare it with a model of transformers that has the same equations, see `verifying.verify`. Where transformers
+            has none, a warning says that nothing was compared.
+    """
+    opened = open_checkpoint(path, **options)
+    model = opened.model()
+    if verify and opened.original is not None:
+        compare(opened.original(), model, str(path))
+    elif verify:
+        logger.warning(f"{str(path)!r} was imported without a comparison: transformers has no model of its architecture")
+    return model
 
 
 def open_checkpoint(

@@ -35,6 +35,8 @@ from transduct.convert.writing import Weights, new_folder, write_weights
 from transduct.presets import model_without_weights
 from transduct.pretrained import ship_code
 
+transduct.register()  # the command line does so only when a class is asked for; the new folder's tokenizer may be ours
+
 RECORD = "import.json"
 CARD, ORIGINAL_CARD = "README.md", "README.original.md"
 
@@ -94,11 +96,12 @@ def import_folder(
         ship_code(part)
         result = Converted(str(located), Path(output), plan.family.name, plan.their_class, plan.our_class.__name__, weights)
         result.vocabulary = _bring_tokenizer(opened, located, part, empty.config)
-        result.notes = _notes(plan.config.origin or {})
+        result.notes = _notes(plan.config.origin or {}, opened)
         _copy_notices(located.folder, part)
         if verify:
-            theirs = _original(opened, located, weights, dtype is not None)
-            result.checked = verify_pair(theirs, load_precisely(plan.our_class, part, weights.dtype))
+            theirs = _original(opened, located, weights.dtype, dtype is not None)
+            ours = load_precisely(plan.our_class, part, weights.dtype)
+            result.checked = None if theirs is None else verify_pair(theirs, ours)
         _write_record(result, located, opened.checkpoint, part)
         result.files = sorted(path.name for path in part.iterdir())
     return result
@@ -154,8 +157,9 @@ def load(source: str | Path, verify: bool = True, revision: str | None = None, t
     located = locate(source, revision, token)
     opened = open_source(located)
     ours = opened.model()
-    if verify:
-        verify_pair(_original(opened, located, Weights(dtype=ours.dtype), rounded=False), ours)
+    theirs = _original(opened, located, ours.dtype, rounded=False) if verify else None
+    if theirs is not None:
+        verify_pair(theirs, ours)
     return ours
 
 
@@ -178,14 +182,24 @@ def load_precisely(
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[kind]:
             raise ValueError(f"{folder} does not fit {model_class.__name__}: {kind.replace('_', ' ')} {sorted(info[kind])}")
+    return (_rounded(model, dtype) if rounded else model).to(precise).eval()
+
+
+def _rounded(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedModel:
     for weight in (*model.parameters(), *model.buffers()):
-        if rounded and weight.is_floating_point():
+        if weight.is_floating_point():
             weight.data = weight.data.to(dtype)
-    return model.to(precise).eval()
+    return model
 
 
-def _original(opened: Opened, located: Located, weights: Weights, rounded: bool) -> PreTrainedModel:
-    return load_precisely(getattr(transformers, opened.conversion.their_class), located.path, weights.dtype, rounded)
+def _original(opened: Opened, located: Located, dtype: torch.dtype | None, rounded: bool) -> PreTrainedModel | None:
+    """The model to compare with, as `load_precisely` gives it; None where transformers has none for a file of another program."""
+    if not is_foreign(located.path):
+        return load_precisely(getattr(transformers, opened.conversion.their_class), located.path, dtype, rounded)
+    if opened.original is None:
+        return None
+    theirs = opened.original()
+    return (_rounded(theirs, dtype) if rounded else theirs).to(torch.promote_types(dtype or torch.float32, torch.float32)).eval()
 
 
 def _of_shapes(
@@ -258,7 +272,7 @@ def _bring_tokenizer(opened: Opened, located: Located, folder: Path, config: Tra
     """Tokenizer and processor of the source; says how many ids have an embedding."""
     if is_foreign(located.path):
         if opened.tokenizer is None:
-            return f"no tokenizer: {opened.text}"
+            return "no tokenizer"
         opened.tokenizer.save_pretrained(folder)
         return _described_vocabulary(folder, config)
     if not bring_along(located.path, folder, config.vocab_size, config.resolved_decoder_vocab_size):
@@ -275,10 +289,10 @@ def _described_vocabulary(folder: Path, config: TransductConfig) -> str:
     return f"{tokens:,} ids of the {type(tokenizer).__name__}, {rows:,} embeddings{unused}"
 
 
-def _notes(origin: Mapping[str, Any]) -> list[str]:
-    """What older programs did with config.json that none does today."""
+def _notes(origin: Mapping[str, Any], opened: Opened) -> list[str]:
+    """What the tokenizer expects, and what older programs did with config.json that none does today."""
     values = origin.get("config", {})
-    notes = []
+    notes = [opened.text] if opened.text else []
     if values.get("prefix"):
         notes.append(f"prefix={values['prefix']!r} is kept in config.origin, but nothing adds it to a text: write it there")
     if values.get("task_specific_params"):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import transformers
+from tokenizers import Tokenizer, models
 from transformers import (
     AutoFeatureExtractor,
     AutoModelForSeq2SeqLM,
@@ -16,12 +17,14 @@ from transformers import (
     AutoTokenizer,
     M2M100Config,
     MBartConfig,
+    PreTrainedTokenizerFast,
     WhisperFeatureExtractor,
 )
 
 import transduct
 from english import tokenizer as english_tokenizer
 from tiny_tokenizers import TOKENIZERS, write_tokenizer
+from transduct.convert import tokenizers
 from transduct.convert.folders import import_folder
 from transduct.convert.tokenizers import HARD_STRINGS, bring_along, check_tokenizer, check_vocabulary, load_tokenizer
 from transduct.tokenization import TransductTokenizer
@@ -181,6 +184,15 @@ def test_two_vocabularies_of_ours_stay_with_us(tmp_path):
         bring_along(ours, tmp_path / "t5", SIZE)
 
 
+def test_a_tokenizer_of_a_third_program_is_refused(tmp_path, monkeypatch):
+    class Foreign(PreTrainedTokenizerFast):
+        pass
+
+    monkeypatch.setattr(tokenizers, "load_tokenizer", lambda folder: Foreign(tokenizer_object=Tokenizer(models.BPE())))
+    with pytest.raises(ValueError, match="Foreign is no tokenizer of transformers: its code would be needed"):
+        bring_along(tmp_path / "source", empty(tmp_path / "target"), SIZE)
+
+
 def test_a_target_prefix_that_would_be_lost_is_named(tmp_path):
     ours = empty(tmp_path / "ours")
     TransductTokenizer.train(iter(["one two"]), "words", languages=["de"], target_prefix=["<2de>"]).save_pretrained(ours)
@@ -243,7 +255,7 @@ def test_code_is_not_executed(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(
         '{"auto_map": {"AutoTokenizer": [null, "code.Own"]}, "tokenizer_class": "Own"}'
     )
-    with pytest.raises(ValueError, match="cannot be loaded without executing code of its own"):
+    with pytest.raises(ValueError, match="cannot be loaded, by transformers' own code alone"):
         load_tokenizer(tmp_path)
 
 

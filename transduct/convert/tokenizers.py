@@ -16,6 +16,8 @@ from typing import Any
 
 from transformers import AutoFeatureExtractor, AutoProcessor, AutoTokenizer, PreTrainedTokenizerBase
 
+from transduct.tokenization import TransductTokenizer
+
 TOKENIZER_CONFIG, FEATURES, PROCESSOR = "tokenizer_config.json", "preprocessor_config.json", "processor_config.json"
 SETTINGS = (
     TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json",
@@ -106,7 +108,7 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase | None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:
-        reason = f"the tokenizer in {str(folder)!r} cannot be loaded without executing code of its own: {error}"
+        reason = f"the tokenizer in {str(folder)!r} cannot be loaded, by transformers' own code alone: {error}"
         raise ValueError(f"{reason}. Install what it asks for, or remove its files to convert the model alone") from error
     if type(tokenizer).vocab_files_names and not vocabulary:
         expected = sorted(set(type(tokenizer).vocab_files_names.values()))  # transformers would make up a vocabulary
@@ -218,15 +220,19 @@ def _wanted_class(tokenizer: PreTrainedTokenizerBase, folder: Path) -> str:
     """The class that must read the copy of a tokenizer: its own; in another family's folder one of transformers.
 
     Raises:
-        ValueError: if the tokenizer has two vocabularies as only a `TransductTokenizer` can have.
+        ValueError: if the tokenizer has two vocabularies as only a `TransductTokenizer` can have, or is of a third program.
     """
-    ours = not type(tokenizer).__module__.startswith("transformers.")
-    if not ours or _read(folder / "config.json").get("model_type") == "transduct":
-        return type(tokenizer).__name__
+    name = type(tokenizer).__name__
+    if type(tokenizer).__module__.startswith("transformers."):
+        return name
+    if not isinstance(tokenizer, TransductTokenizer):
+        raise ValueError(f"{name} is no tokenizer of transformers: its code would be needed. Remove its files from the folder")
+    if _read(folder / "config.json").get("model_type") == "transduct":
+        return name
     if tokenizer.separate_vocabularies:
         raise ValueError(
-            "this TransductTokenizer has a vocabulary for each side, which no tokenizer of transformers can have; export the "
-            "model without its tokenizer, and give the other tool both files of tokenizer.json"
+            "this TransductTokenizer has a vocabulary for each side, which no tokenizer of transformers can have: remove its "
+            "files from the folder to export the model alone, and give the other tool both files of tokenizer.json"
         )
     return "TokenizersBackend"
 

@@ -141,9 +141,13 @@ def _without_padding(state: torch.Tensor, mask: torch.Tensor | None) -> torch.Te
 
 def _placed(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The batch where the model expects it, features in its data type."""
-    return {
-        name: value.to(model.device, model.dtype if value.is_floating_point() else value.dtype) for name, value in batch.items()
-    }
+    device = _device(model)
+    return {name: value.to(device, model.dtype if value.is_floating_point() else value.dtype) for name, value in batch.items()}
+
+
+def _device(model: PreTrainedModel) -> torch.device:
+    """Where inputs go; accelerate's hooks bring them from the CPU to wherever a layer runs whose weights are on disk."""
+    return model.device if model.device.type != "meta" else torch.device("cpu")
 
 
 def _compare_generation(
@@ -215,6 +219,6 @@ def _preference(
 
 def _log_probabilities(model: PreTrainedModel, inputs: dict[str, torch.Tensor], ids: list[int]) -> torch.Tensor:
     """Of each token after the first (T - 1)."""
-    target = torch.tensor([ids], device=model.device)
+    target = torch.tensor([ids], device=_device(model))
     logits = model(**_placed(model, inputs), decoder_input_ids=target[:, :-1], return_dict=True).logits
     return logits.float().log_softmax(-1).gather(-1, target[:, 1:, None].to(logits.device))[0, :, 0]

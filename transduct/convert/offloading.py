@@ -1,7 +1,7 @@
 """Models that do not fit into memory, with their weights left on disk: enough to compare two of them.
 
-accelerate brings the weights of one layer after another into memory when it runs. Each generated token reads all of them again, so
-this is slow.
+accelerate brings the weights of one layer after another into memory when it runs. Each generated token reads all of them again,
+which is slow.
 """
 
 from pathlib import Path

@@ -363,8 +363,11 @@ class PackedCollator:
 
     def _first_input(self, labels: np.ndarray) -> list[int]:
         """What the decoder reads first: the start token, or the labels' own last one."""
-        real = labels[labels != IGNORE_INDEX] if self._from_last_token else labels[:0]
-        return [real[-1]] if len(real) else [self.tokenizer.pad_token_id if self._from_last_token else self.decoder_start_token_id]
+        if not self._from_last_token:
+            assert self.decoder_start_token_id is not None  # checked by __post_init__
+            return [self.decoder_start_token_id]
+        real = labels[labels != IGNORE_INDEX]
+        return [int(real[-1]) if len(real) else self.tokenizer.pad_token_id]
 
     def _row_sizes(self, lengths: np.ndarray) -> list[int]:
         """How many of the pairs, of `lengths` (2, pairs), are in each row."""

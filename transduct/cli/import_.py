@@ -22,6 +22,12 @@ def import_(
     their_class: Annotated[
         str | None, typer.Option("--class", help="The class in transformers, where config.json does not say it.")
     ] = None,
+    vocabulary: Annotated[
+        list[str] | None,
+        typer.Option(help="Of a fairseq file: the folder of its dictionaries; of a Marian file: its one or two vocabularies."),
+    ] = None,
+    head: Annotated[str | None, typer.Option(help="Of a fairseq file: the classification head to import.")] = None,
+    tokenizer: Annotated[bool, typer.Option(help="Of a fairseq or Marian file: make a tokenizer of its vocabularies.")] = True,
     verify: Annotated[
         bool, typer.Option(help="Run both models on random inputs and compare them; needs the memory of both.")
     ] = True,
@@ -34,6 +40,7 @@ def import_(
     from transduct.cli.conversions import dtype_of, report
     from transduct.convert.folders import import_folder
 
+    chosen = {"vocabularies": vocabulary or None, "classification_head": head, "tokenizer": None if tokenizer else False}
     report(
         "imported",
         import_folder(
@@ -45,5 +52,6 @@ def import_(
             shard_size=shard_size,
             dtype=dtype_of(dtype),
             their_class=their_class,
+            **{name: value for name, value in chosen.items() if value is not None},
         ),
     )

@@ -14,6 +14,9 @@ NOT_YET = {
 }
 """Other encoder-decoders of transformers, and what is particular to them."""
 
+READ_ONLY = {"fairseq": "fairseq's own format", "marian-npz": "Marian's own format"}
+"""Formats that checkpoints are imported from and never written in."""
+
 
 def family_of(model_type: str, where: str = "") -> Family:
     """The family whose config.json says `model_type`.
@@ -26,4 +29,7 @@ def family_of(model_type: str, where: str = "") -> Family:
     start = f"{where}: " if where else ""
     if model_type in NOT_YET:
         raise ValueError(f"{start}model_type={model_type!r} is not supported yet: it has {NOT_YET[model_type]}")
+    if model_type in READ_ONLY:
+        what = f"{READ_ONLY[model_type]} is only read, never written"
+        raise ValueError(f"{start}{what}: choose one of {', '.join(FAMILIES)} with `to`, which must have all that the model has")
     raise ValueError(f"{start}model_type={model_type!r} is none of {', '.join(FAMILIES)}")

@@ -69,6 +69,7 @@ def import_folder(
     shard_size: int | str = "5GB",
     dtype: torch.dtype | None = None,
     their_class: str | None = None,
+    **foreign: Any,
 ) -> Converted:
     """Write a checkpoint of another family as ours.
 
@@ -80,13 +81,14 @@ def import_folder(
         shard_size: of one file at most.
         dtype: to which weights are rounded; None: each stays as it is.
         their_class: transformers' class, where config.json does not say it.
+        foreign: options of `foreign.open_foreign`, for a file of another program.
 
     Raises:
         ValueError: for whatever cannot be imported without a doubt, and where both models differ.
     """
     with new_folder(output) as part:
         located = locate(source, revision, token)
-        opened = open_source(located, their_class)
+        opened = open_source(located, their_class, **foreign)
         plan = opened.conversion
         empty = model_without_weights(plan.config, plan.our_class.__name__)
         shapes = {name: tensor.shape for name, tensor in empty.state_dict().items()}

@@ -4,7 +4,7 @@ fairseq's `.pt` and Marian's `.npz` and `.bin` hold options and tensors of their
 is, so that writing a checkpoint is the same work for all; see `models.Conversion`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +45,18 @@ def is_foreign(path: str | Path) -> bool:
     return Path(path).is_file() and Path(path).suffix in (".pt", ".npz", ".bin")
 
 
-def open_foreign(path: str | Path) -> Opened:
+def open_foreign(
+    path: str | Path,
+    vocabularies: Sequence[str | Path] = (),
+    classification_head: str | None = None,
+    tokenizer: bool = True,
+) -> Opened:
     """Open a checkpoint of Marian (.npz, .bin) or fairseq (.pt) with the files beside it.
+
+    Args:
+        vocabularies: where they are not beside it: the folder of fairseq's dictionaries, or one or two files of Marian's.
+        classification_head: of a fairseq model, the head to import; None: the model generates.
+        tokenizer: False: do without one.
 
     Raises:
         ValueError: for any other file, and for whatever cannot be imported, named.
@@ -55,4 +65,13 @@ def open_foreign(path: str | Path) -> Opened:
     from transduct.convert.marian_files import is_marian
     from transduct.convert.marian_npz import open_checkpoint as open_marian
 
-    return open_marian(path) if is_marian(path) else open_fairseq(path)
+    if is_marian(path):
+        if classification_head is not None:
+            raise ValueError(
+                f"classification_head={classification_head!r} belongs to fairseq's models; {str(path)!r} is Marian's"
+            )
+        return open_marian(path, tuple(vocabularies) or None, tokenizer)
+    if len(vocabularies) > 1:
+        raise ValueError(f"vocabularies={list(map(str, vocabularies))} must be the one folder that holds fairseq's dictionaries")
+    folder = vocabularies[0] if vocabularies else None
+    return open_fairseq(path, folder, classification_head, tokenizer=tokenizer)

@@ -7,6 +7,7 @@ and keep the settings of generation in config.json; those become a generation co
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -77,11 +78,12 @@ def locate(source: str | Path, revision: str | None = None, token: str | None = 
     return Located(str(source), folder, folder.name)
 
 
-def open_source(located: Located, their_class: str | None = None) -> Opened:
+def open_source(located: Located, their_class: str | None = None, **foreign: Any) -> Opened:
     """A checkpoint of any program, not yet converted.
 
     Args:
         their_class: transformers' class that the files are of, where config.json does not say it.
+        foreign: options of `foreign.open_foreign`, for a file of another program.
 
     Raises:
         ValueError: for whatever cannot be imported, named.
@@ -89,7 +91,9 @@ def open_source(located: Located, their_class: str | None = None) -> Opened:
     if is_foreign(located.path):
         if their_class is not None:
             raise ValueError(f"class {their_class!r} can be chosen for a folder of transformers alone, not for {located.name!r}")
-        return open_foreign(located.path)
+        return open_foreign(located.path, **foreign)
+    if foreign:
+        raise ValueError(f"{', '.join(foreign)} can be chosen for a file of fairseq or Marian alone, not for {located.name!r}")
     folder = located.path
     if not (folder / CONFIG).is_file():
         raise ValueError(f"{located.name!r} has no {CONFIG}: it is no checkpoint of transformers")

@@ -227,15 +227,6 @@ def test_options_of_older_files_that_say_something_else(name, values):
         imported(theirs, theirs.state_dict(), **values)
 
 
-def test_the_older_way_to_force_the_first_token():
-    """transformers 5 would leave it out without a word."""
-    theirs, _ = pair(GENERATE[0])
-    older = {"force_bos_token_to_be_generated": True}
-    with pytest.raises(ValueError, match=r"write forced_bos_token_id=0 into its config.json"):
-        imported(theirs, theirs.state_dict(), **older)
-    imported(theirs, theirs.state_dict(), **older, forced_bos_token_id=0)
-
-
 def test_several_ends_of_sequence():
     theirs = build(case("ends", *BART))
     theirs.config.eos_token_id = theirs.generation_config.eos_token_id = [2, 7, 11]

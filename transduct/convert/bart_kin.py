@@ -227,11 +227,6 @@ def _check_restated(kin: Kin, options: Options, fields: Mapping[str, Any]) -> No
         options.require(name, value, f"all {kin.prefix} models of transformers are so, whatever this option says")
     options.take("extra_pos_embeddings")
     options.take("do_blenderbot_90_layernorm")
-    if options.take("force_bos_token_to_be_generated") and options.take("forced_bos_token_id") is None:
-        raise ValueError(
-            f"{options.where}: force_bos_token_to_be_generated=True is of transformers 3, and read by none today; write "
-            f"forced_bos_token_id={fields['bos_token_id']} into its config.json and its generation_config.json instead"
-        )
 
 
 def write(kin: Kin, config: TransductConfig) -> dict[str, Any]:

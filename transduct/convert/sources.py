@@ -57,11 +57,11 @@ def locate(source: str | Path, revision: str | None = None, token: str | None = 
         ValueError: if there is no such file or folder, or the Hub has or gives none.
     """
     path = Path(source)
-    if path.exists():
+    if source and path.exists():
         if revision is not None or token is not None:
             raise ValueError(f"revision and token belong to an id of the Hub, but {str(source)!r} is on this disk")
         return Located(str(source), path)
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)) or str(source).startswith("."):
+    if not source or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)) or str(source).startswith("."):
         raise ValueError(f"there is no file or folder {str(source)!r}")
     settings = [CONFIG, GENERATION, *FILES, *NOTICES]
     try:
@@ -124,9 +124,16 @@ def generation_config(folder: Path) -> GenerationConfig:
     """The settings that transformers' own class would generate with: of their own file, or else of config.json.
 
     Raises:
-        ValueError: for settings that transformers refuses.
+        ValueError: for settings that transformers refuses, or would leave out without a word.
     """
+    values = read_json(folder / CONFIG)
     with quiet():
-        if (folder / GENERATION).is_file():
-            return GenerationConfig.from_pretrained(folder, local_files_only=True)
-        return GenerationConfig.from_model_config(read_json(folder / CONFIG))
+        if not (folder / GENERATION).is_file():
+            return GenerationConfig.from_model_config(values)
+        config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    if values.get("force_bos_token_to_be_generated") and config.forced_bos_token_id is None:
+        raise ValueError(
+            f"{folder}: {CONFIG} says force_bos_token_to_be_generated, which is not read where there is a {GENERATION}: write "
+            f"forced_bos_token_id={values.get('bos_token_id')} into that, or remove the option"
+        )
+    return config

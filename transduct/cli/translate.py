@@ -40,8 +40,8 @@ def translate(
 ) -> None:
     """Translate lines, or summarise or correct them: whatever the model does.
 
-    An empty line gives an empty line. With --n-best, --scores or --alignments a line has columns, apart by tabs: the number of the
-    input line, from 0 (with --n-best), the text, the score, the alignment. Under `accelerate launch` lines are shared.
+    An empty line gives an empty line. With --n-best, --scores or --alignments a line has columns, apart by tabs: the number of
+    the input line, from 0 (with --n-best), the text, the score, the alignment. Under `accelerate launch` lines are shared.
     """
     from transduct.decoding.commands import TranslateCommand
     from transduct.decoding.translate import alignment_options

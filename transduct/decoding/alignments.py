@@ -1,8 +1,8 @@
 """Which source word each target word came from, read from cross-attention; and unknown words replaced by it.
 
 Each target token is aligned with the source token to which it paid the most attention while it was chosen: the mean over the
-heads of one decoder layer, or over chosen heads. The default is the last layer but one, whose attention follows alignments best
-in Transformers of six layers (arXiv 1909.02074), and the last of a decoder that has one. Special tokens are aligned with nothing.
+heads of one decoder layer, or over chosen heads. The default is the last layer; in decoders of six layers the last but one often
+follows alignments better (arXiv 1909.02074). Special tokens are aligned with nothing.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class AlignmentOptions:
 
     Args:
         unit: "words", apart by white space, or "tokens", without the special ones; None: no alignments are asked for.
-        layer: of the decoder, counted from 0, or from the last with negative numbers; None: the default.
+        layer: of the decoder, counted from 0, or from the last with negative numbers; None: the last.
         heads: of that layer; None: all.
     """
 
@@ -55,8 +55,7 @@ def attended(
     """
     with attention_weights(model):
         output, _, _ = forced(model, source, targets, start, output_attentions=True)
-    layers = len(output.cross_attentions)
-    layer = options.layer if options.layer is not None else max(-2, -layers)
+    layer = -1 if options.layer is None else options.layer
     weights = mean_attention(output.cross_attentions, layer, options.heads)  # (B, T, S)
     best = weights.masked_fill(~usable.to(weights.device)[:, None], -1.0).argmax(-1)  # (B, T)
     return [row[: len(target)] for row, target in zip(best.tolist(), targets, strict=True)]

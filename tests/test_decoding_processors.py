@@ -1,0 +1,90 @@
+"""Logits processors over a batch that shrinks: those that know their row get it, and the others no more work than needed."""
+
+import pytest
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
+from transformers.generation.logits_process import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
+
+from transduct.decoding.processors import RowProcessors
+
+SOURCES, BEAMS, VOCABULARY = 4, 2, 9
+IDS = torch.randint(0, VOCABULARY, (SOURCES * BEAMS, 5), generator=torch.Generator().manual_seed(0))
+SCORES = torch.randn(SOURCES * BEAMS, VOCABULARY, generator=torch.Generator().manual_seed(1))
+
+
+class Seen(LogitsProcessor):
+    """Notes how many rows it was shown, and adds 1."""
+
+    def __init__(self):
+        self.rows: list[int] = []
+
+    def __call__(self, input_ids, scores):
+        self.rows.append(len(scores))
+        return scores + 1
+
+
+class AtSources(LogitsProcessor):
+    """Adds the number of a row's source; one of ours, which is told."""
+
+    def __call__(self, input_ids, scores):
+        raise AssertionError("it is told the sources")
+
+    def at_sources(self, input_ids, scores, sources):
+        return scores + sources[:, None]
+
+
+def rows_of(alive: list[int]) -> torch.Tensor:
+    return torch.tensor([source * BEAMS + beam for source in alive for beam in range(BEAMS)])
+
+
+@pytest.mark.parametrize("alive", [[0, 1, 2, 3], [0, 1], [3, 1], [2], [0, 3, 2]], ids=str)
+@pytest.mark.parametrize(
+    "processor",
+    [
+        NoRepeatNGramLogitsProcessor(1),
+        RepetitionPenaltyLogitsProcessor(1.5),
+        EncoderNoRepeatNGramLogitsProcessor(1, torch.arange(8).view(4, 2)),
+        PrefixConstrainedLogitsProcessor(lambda source, ids: [source, 8], BEAMS),
+        Seen(),
+    ],
+    ids=lambda processor: type(processor).__name__,
+)
+def test_as_if_nobody_had_left(processor, alive):
+    processors = RowProcessors(LogitsProcessorList([processor]), SOURCES, BEAMS)
+    rows = rows_of(alive)
+    want = processor(IDS, SCORES.clone())[rows]
+    assert torch.equal(processors(IDS[rows], SCORES[rows].clone(), torch.tensor(alive)), want)
+
+
+def test_ours_are_told_the_sources():
+    processors = RowProcessors(LogitsProcessorList([AtSources(), AtSources()]), SOURCES, BEAMS)
+    rows = rows_of([3, 1])
+    want = SCORES[rows] + 2 * torch.tensor([3, 3, 1, 1])[:, None]
+    assert torch.allclose(processors(IDS[rows], SCORES[rows].clone(), torch.tensor([3, 1])), want)
+
+
+def test_the_whole_batch_is_only_made_for_those_that_need_it():
+    unknown = Seen()
+    processors = RowProcessors(LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.5), unknown]), SOURCES, BEAMS)
+    processors(IDS, SCORES.clone(), torch.arange(SOURCES))
+    processors(IDS[:2], SCORES[:2].clone(), torch.tensor([0]))
+    assert unknown.rows == [8, 8]
+
+
+def test_their_order_is_kept():
+    processors = [Seen(), RepetitionPenaltyLogitsProcessor(2.0)]
+    for order in (processors, processors[::-1]):
+        want = SCORES.clone()
+        for processor in order:
+            want = processor(IDS, want)
+        assert torch.equal(RowProcessors(LogitsProcessorList(order), SOURCES, BEAMS)(IDS, SCORES.clone(), torch.arange(4)), want)
+
+
+def test_whether_there_are_any():
+    assert not RowProcessors(LogitsProcessorList(), SOURCES, BEAMS)
+    assert RowProcessors(LogitsProcessorList([Seen()]), SOURCES, BEAMS)

@@ -1,5 +1,7 @@
 """Frozen layers and LoRA: what is trained, what is saved, and that merging changes nothing."""
 
+import warnings
+
 import pytest
 import torch
 from peft import AutoPeftModelForSeq2SeqLM, PeftModel
@@ -213,6 +215,12 @@ def test_a_trainer_whose_model_was_not_prepared_refuses(tmp_path, options):
     tiny_trainer(tmp_path, model, **OPTIONS, **options).train()
 
 
+def test_adapters_come_without_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        add_lora(tiny_model(), {"rank": 2})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -221,6 +229,8 @@ def test_a_trainer_whose_model_was_not_prepared_refuses(tmp_path, options):
         ({"alpha": -1}, r"lora\.alpha=-1 must be a number of at least 0"),
         ({"dropout": 1.0}, r"lora\.dropout=1.0 must be a number of at least 0, and below 1"),
         ({"target": "most"}, r"lora\.target='most' must be one of default, attention, all"),
+        ({"target": 5}, r"lora\.target=5 must be a text or a list of texts"),
+        ({"modules_to_save": "norms"}, r"lora\.modules_to_save='norms' must be a list of texts"),
         ({"target": ["q_prj"]}, "'q_prj' is no module of this model: q_proj"),
         ({"target": ["embed_positions"]}, "'embed_positions' is no linear layer"),
         ({"target": ["lm_head"]}, "'lm_head' shares its weights"),

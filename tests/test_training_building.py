@@ -1,14 +1,16 @@
 """What a run is put together from: the model that fits the objective and the tokenizer."""
 
 import pytest
+from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
 import transduct
 from transduct.tokenization import TransductTokenizer
 from transduct.training import Seq2SeqCollator
-from transduct.training.building import build_arguments, build_collator, build_model, prepare_generation
+from transduct.training.building import build_arguments, build_collator, build_model, build_tokenizer, prepare_generation
 from transduct.training.objectives import ObjectiveCollator
 from transduct.training.recipe import build_recipe
+from transduct.training.run_data import RunData
 
 
 @pytest.fixture(scope="module")
@@ -102,4 +104,36 @@ def test_the_best_metric_must_be_measured(tmp_path):
     recipe = recipe_of()
     recipe.training.update(prediction_loss_only=True, metric_for_best_model="bleu")
     with pytest.raises(ValueError, match="metric_for_best_model='bleu' is not measured: choose one of loss"):
+        build_arguments(recipe, tmp_path)
+
+
+@pytest.mark.parametrize("source", ["./nope", "/nope", "a/b/c"])
+def test_a_folder_that_is_not_there_is_named(tokenizer, tmp_path, source):
+    recipe = recipe_of()
+    recipe.model = {"from_pretrained": source}
+    with pytest.raises(
+        ValueError, match=rf"^model\.from_pretrained='{source}' is no folder, seen from .*, and no name of the Hub"
+    ):
+        build_model(recipe, tokenizer)
+    recipe.model = {"from_pretrained": str(tmp_path)}
+    with pytest.raises(ValueError, match=r"^model\.from_pretrained='.*' cannot be loaded: "):
+        build_model(recipe, tokenizer)
+
+
+def test_changes_of_a_loaded_model_are_named(tokenizer, tmp_path):
+    build_model(recipe_of(), tokenizer).save_pretrained(tmp_path)
+    recipe = recipe_of()
+    recipe.model = {"from_pretrained": str(tmp_path), "num_heads": 3}
+    with pytest.raises(ValueError, match=r"^model\.num_heads=3 must divide d_model=16"):
+        build_model(recipe, tokenizer)
+
+
+def test_errors_of_the_tokenizer_and_of_arguments_have_their_path(tmp_path):
+    recipe = recipe_of()
+    recipe.tokenizer = {"kind": "words", "extra_ids": -1}
+    data = RunData(recipe, tmp_path, 0, Console(quiet=True))
+    with pytest.raises(ValueError, match=r"^tokenizer\.extra_ids=-1 must be"):
+        build_tokenizer(recipe, data, tmp_path / "tokenizer")
+    recipe.training = {"packing": True}
+    with pytest.raises(ValueError, match=r"^training\.packing=True needs max_tokens_per_batch"):
         build_arguments(recipe, tmp_path)

@@ -96,6 +96,7 @@ def test_errors_get_the_path_of_their_section():
     for inside, message in (
         (lambda: TransductConfig(d_model=0), "model.d_model=0 must be at least 1"),
         (lambda: check_count(0, "nodes", 1), "model.d_model=0 must be a whole number of at least 1"),
+        (lambda: check_count(0, "d_model.x", 1), "model.d_model.x=0 must be a whole number of at least 1"),
     ):
         with pytest.raises(ValueError) as raised, in_section("model", {"d_model"}, nodes="d_model"):
             inside()

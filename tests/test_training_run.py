@@ -221,6 +221,22 @@ def test_a_pair_that_fits_into_no_batch_is_named_by_its_line(tmp_path, packing):
         start(tmp_path, lambda raw: raw["training"].update(max_tokens_per_batch=11, packing=packing))
 
 
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"lora": {"rank": 0}}, r"^training\.lora\.rank=0 must be"),
+        ({"freeze": ["encodr"]}, r"^training\.freeze"),
+        (
+            {"max_tokens_per_batch": "auto", "packing": True, "optimizer": "adam", "optim": "sgd"},
+            r"^training\.optimizer='adam' and",
+        ),
+    ],
+)
+def test_errors_of_training_have_their_path(tmp_path, training, message):
+    with pytest.raises(ValueError, match=message):
+        start(tmp_path, lambda raw: raw["training"].update(training))
+
+
 def test_a_tokenizer_that_was_cut_is_named(tmp_path):
     start(tmp_path, lambda raw: raw["training"].update(max_steps=1))
     (tmp_path / "out" / "tokenizer" / "tokenizer.json").write_text("")

@@ -10,13 +10,14 @@ wrong rows; one on a matrix that is tied would be merged into the other's weight
 
 import difflib
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from transduct.training.checks import check_count
+from transduct.training.checks import check_count, check_type
 
 TARGETS = {
     "default": ("q_proj", "v_proj"),
@@ -112,7 +113,9 @@ def add_lora(model: Any, options: dict[str, Any]) -> Any:
         target_modules=targets,
         modules_to_save=saved or None,
     )
-    return get_peft_model(model, config)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")  # peft asks transformers for it
+        return get_peft_model(model, config)
 
 
 def _checked_lora(model: Any, options: dict[str, Any]) -> tuple[int, list[str], list[str]]:
@@ -126,6 +129,8 @@ def _checked_lora(model: Any, options: dict[str, Any]) -> tuple[int, list[str], 
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < high:
             raise ValueError(f"lora.{key}={value!r} must be a number of at least 0" + (", and below 1" if high == 1 else ""))
     target = options.get("target", "default")
+    check_type(target, str | list[str], "lora.target")
+    check_type(options.get("modules_to_save", []), list[str], "lora.modules_to_save")
     modules = dict(model.named_modules())
     if isinstance(target, str):
         if target not in TARGETS:

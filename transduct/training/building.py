@@ -1,5 +1,6 @@
 """What a run is put together from, as its recipe says: arguments, tokenizer, model, collator, metrics."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def build_tokenizer(recipe: Recipe, data: RunData, folder: Path) -> Any:
     options = dict(recipe.tokenizer)
     pretrained = options.pop("from_pretrained", None)
     if pretrained is not None:
-        tokenizer = AutoTokenizer.from_pretrained(pretrained, **options)
+        tokenizer = _load_pretrained("tokenizer", AutoTokenizer, pretrained, options)
     else:
         separate = options.pop("separate_vocabularies", False)
         most = options.pop("texts", None)
@@ -134,8 +135,7 @@ def build_model(recipe: Recipe, tokenizer: Any) -> Any:
     """The model that is trained: `model.from_pretrained`, or new weights for a preset with the tokenizer's vocabulary."""
     options, kind = dict(recipe.model), model_kind(recipe.objective)
     if "from_pretrained" in options:
-        with in_section("model", options):
-            return AUTO_CLASSES[kind].from_pretrained(options.pop("from_pretrained"), **options)
+        return _load_pretrained("model", AUTO_CLASSES[kind], options.pop("from_pretrained"), options)
     separate = isinstance(tokenizer, TransductTokenizer) and tokenizer.separate_vocabularies
     vocabularies = {
         "vocab_size": len(tokenizer),
@@ -149,6 +149,21 @@ def build_model(recipe: Recipe, tokenizer: Any) -> Any:
     if config.target_start == "last_token" and "decoder_start_token_id" not in options:
         config.decoder_start_token_id = tokenizer.eos_token_id  # with which targets end, unless their language comes behind it
     return getattr(modeling, kind)(config)
+
+
+def _load_pretrained(section: str, auto_class: Any, source: str, options: dict[str, Any]) -> Any:
+    """What `from_pretrained` of a section of the recipe names, a folder or a name of the Hub, with the section's changes."""
+    is_folder = Path(source).is_dir()
+    if not is_folder and not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", source):
+        raise ValueError(f"{section}.from_pretrained={source!r} is no folder, seen from {Path.cwd()}, and no name of the Hub")
+    try:
+        with in_section(section, options):
+            return auto_class.from_pretrained(source, **options)
+    except (OSError, ValueError) as error:
+        if str(error).startswith(f"{section}."):
+            raise
+        rule = "cannot be loaded" if is_folder else "is no folder, and cannot be had from the Hub"
+        raise ValueError(f"{section}.from_pretrained={source!r} {rule}: {error}") from error
 
 
 def prepare_generation(model: Any, recipe: Recipe) -> None:

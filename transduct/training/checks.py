@@ -124,7 +124,7 @@ def _names(kind: Any) -> list[str]:
 
 @contextmanager
 def in_section(section: str, keys: Container[str], **renamed: str) -> Iterator[None]:
-    """Errors inside that read "key=value ..." get the key's path in a recipe, and the words of libraries around them go.
+    """Errors inside that begin with a key, "key=value" or "key.part", get its path in a recipe, and lose the words around them.
 
     Args:
         section: of the recipe, such as "model".
@@ -137,7 +137,7 @@ def in_section(section: str, keys: Container[str], **renamed: str) -> Iterator[N
         cause: BaseException = error
         while isinstance(error, ConfigurationError) and cause.__cause__ is not None:
             cause = cause.__cause__
-        named = re.match(r"(\w+)=", str(cause))
+        named = re.match(r"(\w+)(?=[=.:])", str(cause))
         key = None if named is None else renamed.get(named[1], named[1])
         if named is None or key not in keys:
             raise

@@ -236,7 +236,8 @@ def _what_is_trained(recipe: Recipe, config: Any, args: TransductTrainingArgumen
     if kind == "TransductForConditionalGeneration" and args.freeze is None and args.lora is None:
         return config
     config.is_encoder_decoder = kind == "TransductForConditionalGeneration"
-    return prepare_weights(model_without_weights(config, kind), args)
+    with in_section("training", recipe.training):
+        return prepare_weights(model_without_weights(config, kind), args)
 
 
 def vocabulary(recipe: Recipe, vocab_size: int | None = None) -> dict[str, int | None]:

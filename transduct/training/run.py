@@ -44,6 +44,7 @@ from transduct.training.building import (
 )
 from transduct.training.callbacks import EarlyStopping, SaveLastStep, StopOnSignal
 from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
+from transduct.training.checks import in_section
 from transduct.training.endless import EndlessData
 from transduct.training.files import remove, write_whole
 from transduct.training.final import SavedModel, measure, save_finished, show
@@ -111,7 +112,8 @@ def _run(recipe: Recipe, fresh: bool, console: Console) -> Outcome:
     trainer.add_callback(signals)
     with signals.listening():
         try:
-            _train(trainer, output / "checkpoints", console)
+            with in_section("training", recipe.training):
+                _train(trainer, output / "checkpoints", console)
         except UnfitPair as unfit:
             data = RunData(recipe, output / "data", _data_seed(args), console)
             origin = data.origin(trainer.processing_class, unfit.number)
@@ -236,7 +238,8 @@ def _build_trainer(recipe: Recipe, args: TransductTrainingArguments, output: Pat
     save_tied_weights_once(model)
     console.print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters", highlight=False)
     expect_all_gradients(args, model.config)
-    model = prepare_weights(model, args, partial(console.print, highlight=False))
+    with in_section("training", recipe.training):
+        model = prepare_weights(model, args, partial(console.print, highlight=False))
     metrics = build_metrics(recipe, tokenizer, validation, output / "predictions")
     trainer = TransductTrainer(
         model,

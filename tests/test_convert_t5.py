@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from conversions import Case, ConversionTests, GenerationTests, LeftPaddingTests, build
-from transduct.convert import from_transformers
+from transduct.convert import from_transformers, to_transformers
 
 SIZES = {
     "vocab_size": 40, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0,
@@ -50,6 +50,7 @@ GENERATE = [
     case("byt5", T5ForConditionalGeneration, T5Config, ("lm_head",), APART, num_layers=3, num_decoder_layers=1, **T5_11),
     case("deep-decoder", T5ForConditionalGeneration, T5Config, (), APART, num_layers=1, num_decoder_layers=2),
     case("gated-tied-scaled", T5ForConditionalGeneration, T5Config, feed_forward_proj="gated-silu", d_kv=3, num_heads=5),
+    case("codet5", T5ForConditionalGeneration, T5Config, bos_token_id=1, eos_token_id=2, num_heads=2),
     case("tied-unscaled", T5ForConditionalGeneration, T5Config, tie_word_embeddings=False, feed_forward_proj="gelu"),
     case("untied-scaled", T5ForConditionalGeneration, T5Config, ("lm_head",), layer_norm_epsilon=1e-3, vocab_size=48),
     case("mt5", MT5ForConditionalGeneration, MT5Config, ("lm_head",)),
@@ -153,6 +154,29 @@ def test_mt5_of_version_4_is_unscaled_and_its_output_projection_apart(tmp_path):
     assert torch.allclose(logits(ours), logits(original), atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["T5", "UMT5"])
+def test_encoders_alone_as_generators_of_images_and_video_use_them(tmp_path, kind):
+    values = UNTIED_4 | {"architectures": [f"{kind}EncoderModel"], "model_type": kind.lower(), "num_decoder_layers": None}
+    values |= {"feed_forward_proj": "gated-gelu"} | ({"scalable_attention": True} if kind == "UMT5" else {})
+    encoder = T5EncoderModel if kind == "T5" else UMT5EncoderModel
+    config = encoder.config_class(**{name: value for name, value in values.items() if name in SIZES | T5_11})
+    original = build(Case("", encoder, config))
+    ours = from_transformers(write(tmp_path, values, original.state_dict()))
+    ids = torch.arange(2, 22).view(2, 10)
+    with torch.no_grad():
+        assert torch.allclose(ours(ids).last_hidden_state, original(ids).last_hidden_state, atol=1e-5)
+
+
+def test_exact_gelu_is_told_from_the_approximation(tmp_path):
+    """BLIP-2's Flan-T5 says both, and the function's own name counts."""
+    values = UNTIED_4 | {"feed_forward_proj": "gated-gelu", "is_gated_act": True}
+    state = build(Case("", T5ForConditionalGeneration, T5Config(**SIZES | T5_11), ("lm_head",))).state_dict()
+    for name, activation in (("gelu", "gelu"), ("gelu_new", "gelu_new"), (None, "gelu_new")):
+        ours = from_transformers(write(tmp_path, values | ({"dense_act_fn": name} if name else {}), state))
+        assert ours.config.activation == activation
+        assert to_transformers(ours).config.dense_act_fn == activation
+
+
 def test_what_the_file_is_called_comes_back(tmp_path):
     """Names and values of its config.json that no architecture depends on are kept for the way back."""
     ours = from_transformers(write(tmp_path, VERSION_4, model().state_dict()), verify=False)
@@ -207,6 +231,7 @@ def test_embeddings_of_a_side_that_differ_from_the_shared_are_refused(tmp_path, 
         ({"wibble": 3}, ("wibble=3",)),
         ({"is_gated_act": True}, ("is_gated_act=True", "feed_forward_proj")),
         ({"d_kv": "six"}, ("d_kv",)),
+        ({"model_type": "umt5", "architectures": ["UMT5Model"], "scalable_attention": False}, ("scalable_attention=False",)),
         ({"model_type": "longt5"}, ("longt5", "not supported yet", "local and transient-global attention")),
         ({"model_type": "wibble"}, ("model_type='wibble'", "t5")),
         ({"architectures": ["T5ForWibble"]}, ("T5ForWibble", "T5ForConditionalGeneration")),

@@ -151,7 +151,9 @@ def import_plan(values: Mapping[str, Any], their_class: str, checkpoint: Checkpo
         theirs: PreTrainedConfig = CONFIG_MAPPING[family.model_type].from_dict(dict(values))
     except (StrictDataclassError, TypeError) as error:
         raise ValueError(f"{where} is no config of {family.model_type}: {error}") from error
-    fields = family.read(Options(theirs.to_dict() | dict(values), values, where), checkpoint)
+    defaults = theirs.to_dict()
+    said = {name: value for name, value in values.items() if value is not None or name not in defaults}
+    fields = family.read(Options(defaults | said, values, where), checkpoint)
     origin = {"family": family.name, "class": their_class, "config": dict(values)}
     try:
         config = TransductConfig(**fields, **labels_of(theirs, our_class), origin=origin, use_cache=theirs.use_cache)

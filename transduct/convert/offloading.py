@@ -23,7 +23,7 @@ def load_offloaded(
 
     Args:
         memory: for its weights, in bytes or as "4GB"; 0: all stay on disk, and one layer at a time is in memory.
-        spill: an empty folder for weights in another data type than `dtype`, or in `torch.save` files, which are written anew.
+        spill: a folder for weights that cannot stay where they are, such as those of `torch.save` files.
         dtype: of the weights in memory.
     """
     with quiet():

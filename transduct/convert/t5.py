@@ -86,6 +86,8 @@ def _read(options: Options, checkpoint: Checkpoint, per_layer: bool, scales: boo
         eos_token_id=options.take("eos_token_id"),
         decoder_start_token_id=options.take("decoder_start_token_id", options.take("pad_token_id")),
     )
+    if per_layer:
+        options.require("scalable_attention", True, "the class has a bias in every layer")
     options.finish(("initializer_factor", "n_positions", "output_past"))
     return fields
 
@@ -136,6 +138,8 @@ def _write(config: TransductConfig, scales: bool) -> dict[str, Any]:
         relative_attention_num_buckets=config.relative_buckets,
         relative_attention_max_distance=config.relative_max_distance,
         feed_forward_proj=f"gated-{activation}" if config.gated_ffn else activation,
+        dense_act_fn=config.activation,
+        is_gated_act=config.gated_ffn,
         dropout_rate=config.dropout,
         classifier_dropout=config.classifier_dropout,
         **({"scale_decoder_outputs": config.scale_logits} if scales else {}),

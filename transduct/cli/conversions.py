@@ -37,16 +37,14 @@ def report(verb: str, result: "Converted") -> None:
         "vocabulary": result.vocabulary,
         "files": _files(result.files),
         "written to": str(result.output),
-        "checked": "NOTHING: this conversion was not compared with the original"
-        if result.checked is None
-        else str(result.checked),
+        "checked": f"NOTHING: {result.unchecked}" if result.checked is None else str(result.checked),
     }
     for name, value in lines.items():
         typer.echo(f"{name:<11} {value}".replace("\n", "\n" + " " * 12))
     for note in result.notes:
         typer.echo(f"{'note':<11} {note}")
     if result.checked is None:
-        typer.echo(f"WARNING: {result.output} was NOT checked (--no-verify): it may compute something else", err=True)
+        typer.echo(f"WARNING: {result.output} was NOT checked, {result.unchecked}: it may compute something else", err=True)
 
 
 def _files(names: list[str]) -> str:

@@ -58,6 +58,8 @@ class Converted:
     """What was not taken along."""
     checked: Any = None
     """The report of `verifying.verify`; None: nothing was compared."""
+    unchecked: str = "by the wish of --no-verify"
+    """Why nothing was compared."""
 
 
 def import_folder(
@@ -102,8 +104,9 @@ def import_folder(
         _copy_notices(located.folder, part)
         if verify:
             theirs = _original(opened, located, weights.dtype, dtype is not None)
-            ours = load_precisely(plan.our_class, part, weights.dtype)
-            result.checked = None if theirs is None else verify_pair(theirs, ours)
+            result.unchecked = "transformers has no such model to compare with"
+            if theirs is not None:
+                result.checked = verify_pair(theirs, load_precisely(plan.our_class, part, weights.dtype))
         _write_record(result, located, opened.checkpoint, part)
         result.files = sorted(path.name for path in part.iterdir())
     return result

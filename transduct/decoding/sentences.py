@@ -2,8 +2,8 @@
 
 Sentences end, in any language:
 - at a line break;
-- after `.`, `!`, `?` or their kin of other scripts, closing quotes and brackets included, where white space follows, but not where
-  the next letter is small, nor after a single letter ("J. S. Bach") or a number at the beginning ("2. Bach");
+- after `.`, `!`, `?` or their kin of other scripts, closing quotes and brackets included, where white space follows, but not
+  where the next letter is small, nor after a single letter ("J. S. Bach") or a number at the beginning ("2. Bach");
 - after the full stops of Chinese and Japanese, where nothing need follow.
 
 There is no list of abbreviations: "Dr. Bach" is cut. A wrong cut costs context, never text.
@@ -12,6 +12,7 @@ There is no list of abbreviations: "Dr. Bach" is cut. A wrong cut costs context,
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 CLOSING = "\"'”’»)\\]}›」』）】"
 END = re.compile(rf"[.!?…؟۔।॥။።፧]+[{CLOSING}]*(?=\s)|[。！？｡]+[{CLOSING}]*|\n")
@@ -29,7 +30,7 @@ class Piece:
 def sentences(text: str) -> list[Piece]:
     """The sentences of a text; their spaces and texts make up the text. White space at the end is a piece without text."""
     cuts = [0, *_ends(text), len(text)]
-    return [piece for start, end in zip(cuts, cuts[1:], strict=False) for piece in _trimmed(text[start:end])]
+    return [piece for start, end in pairwise(cuts) for piece in _trimmed(text[start:end])]
 
 
 def _ends(text: str) -> Iterator[int]:
@@ -89,7 +90,7 @@ def _longest(text: str, fits: Callable[[str], bool]) -> int:
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(text[:middle]) else (good, middle)
-    if not text[good].isspace():
+    if good < len(text) and not text[good].isspace():
         spaces = [found.start() for found in re.finditer(r"\s+", text[:good])]
         good = spaces[-1] if spaces and spaces[-1] > 0 else good
     return good

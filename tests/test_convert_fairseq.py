@@ -167,6 +167,15 @@ class TestOptions:
         assert config.origin["config"]["arch"] == "transformer_iwslt_de_en"
         assert "data" not in config.origin["config"]  # where it was trained is nobody's business
 
+    def test_what_old_files_leave_out_is_what_fairseq_takes_for_it(self, tmp_path):
+        theirs = fsmt()
+        path = write_checkpoint(tmp_path, state_of(theirs))
+        saved = torch.load(path, weights_only=False)
+        for name in ("decoder_input_dim", "decoder_output_dim", "encoder_learned_pos", "adaptive_input", "task", "relu_dropout"):
+            delattr(saved["args"], name)
+        torch.save(saved, path)
+        assert_equal_logits(theirs, from_fairseq(path), batch(theirs))
+
     def test_decoding_as_fairseq_generate_decodes(self, tmp_path):
         options = open_checkpoint(write_checkpoint(tmp_path, state_of(fsmt()))).generation
         assert (options.num_beams, options.length_penalty, options.max_new_tokens) == (5, 1.0, 201)

@@ -201,6 +201,11 @@ class TestOptions:
         with pytest.raises(ValueError, match=r"nothing here uses: \['Wpos'\]"):
             open_foreign(path).model()
 
+    def test_a_quantised_student_is_refused_for_its_decoder_first(self, tmp_path):
+        student = dict(transformer_decoder_autoreg="rnn", dec_cell="ssru")
+        with pytest.raises(ValueError, match="transformer-decoder-autoreg='rnn' of dec-cell='ssru'"):
+            open_foreign(write_bin(tmp_path, arrays_of(marian()), kind=0x4101, **student))
+
     def test_quantised_weights_are_refused_by_their_type(self, tmp_path):
         path = write_bin(tmp_path, arrays_of(marian()), kind=0x4101)
         with pytest.raises(ValueError, match="such as Wemb of intgemm int8: quantised models are not imported"):

@@ -105,12 +105,13 @@ def read(options: Options, checkpoint: Checkpoint) -> dict[str, Any]:
     if not isinstance(architecture, str) or not ARCHITECTURES.fullmatch(architecture):
         raise ValueError(f"{options.where}: arch={architecture!r} is none of fairseq's transformer_*, bart_* and mbart_*")
     _refuse(options, checkpoint)
-    width = options.take("encoder_embed_dim")
+    width = options.take("encoder_embed_dim", 512)  # what old files leave out is what fairseq takes for it when it loads them
     for name in ("decoder_embed_dim", "decoder_output_dim", "decoder_input_dim"):
         options.require(name, width, f"encoder_embed_dim={width!r} is the width of all layers here")
     activation = options.take("activation_fn") or "relu"
     if activation not in ACTIVATIONS:
         raise ValueError(f"{options.where}: activation_fn={activation!r} is none of {', '.join(ACTIVATIONS)}")
+    ffn = options.take("encoder_ffn_embed_dim", 2048)
     pre = _same(options, "encoder_normalize_before", "decoder_normalize_before")
     source_rows, target_rows = rows(checkpoint, f"{SOURCE}.weight"), rows(checkpoint, f"{TARGET}.weight", f"{SOURCE}.weight")
     layer_drop, decoder_drop = options.take("encoder_layerdrop") or 0.0, options.take("decoder_layerdrop") or 0.0
@@ -118,12 +119,12 @@ def read(options: Options, checkpoint: Checkpoint) -> dict[str, Any]:
         vocab_size=source_rows,
         decoder_vocab_size=None if target_rows == source_rows else target_rows,
         d_model=width,
-        d_ff=options.take("encoder_ffn_embed_dim"),
-        decoder_d_ff=options.take("decoder_ffn_embed_dim"),
-        num_heads=options.take("encoder_attention_heads"),
-        decoder_num_heads=options.take("decoder_attention_heads"),
-        encoder_layers=options.take("encoder_layers"),
-        decoder_layers=options.take("decoder_layers"),
+        d_ff=ffn,
+        decoder_d_ff=options.take("decoder_ffn_embed_dim", ffn),
+        num_heads=options.take("encoder_attention_heads", 8),
+        decoder_num_heads=options.take("decoder_attention_heads", 8),
+        encoder_layers=options.take("encoder_layers", 6),
+        decoder_layers=options.take("decoder_layers", 6),
         norm_position="pre" if pre else "post",
         embedding_norm=bool(options.take("layernorm_embedding")),
         final_norm=_final_norm(checkpoint),

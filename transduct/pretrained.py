@@ -71,7 +71,7 @@ class TransductPreTrainedModel(PreTrainedModel):
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, LearnedPositions) and not module.weight.requires_grad:
-            init.copy_(module.weight, sinusoid_table(*module.weight.shape, "tensor2tensor"))
+            init.copy_(module.weight, sinusoid_table(module.weight.shape[0], width, "tensor2tensor"))
         elif isinstance(module, nn.Embedding):
             self._fill(module.weight, 1.0 if scheme == "t5" else width**-0.5)
             if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):

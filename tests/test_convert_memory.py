@@ -158,6 +158,28 @@ def test_a_model_goes_on_after_saving_and_loading(tmp_path):
     assert all(torch.equal(tensor, theirs.state_dict()[name]) for name, tensor in back.state_dict().items())
 
 
+def test_adapters_must_be_merged_first():
+    ours = import_model(original())
+    attention = ours.model.encoder.layers[0].self_attention
+    attention.q_proj = torch.nn.Sequential(attention.q_proj)
+    with pytest.raises(ValueError, match=r"other tensors than its config says: .*q_proj.0.weight.*; merge adapters"):
+        export_model(ours)
+
+
+def test_weights_that_were_untied_since_are_not_dropped():
+    ours = import_model(original())
+    ours.lm_head.weight = torch.nn.Parameter(ours.lm_head.weight.flip(0))
+    with pytest.raises(ValueError, match=r"lm_head.weight and .* are one matrix by tie_embeddings='all', but hold different"):
+        export_model(ours)
+
+
+def test_where_a_model_was_loaded_from_comes_back(tmp_path):
+    original().save_pretrained(tmp_path)
+    theirs = T5ForConditionalGeneration.from_pretrained(tmp_path)
+    back = export_model(import_model(theirs))
+    assert back.config.to_dict() == theirs.config.to_dict()
+
+
 def test_another_class_of_an_imported_model_becomes_the_other_class_there(tmp_path):
     import_model(original()).save_pretrained(tmp_path)
     assert type(to_transformers(TransductEncoderModel.from_pretrained(tmp_path))) is T5EncoderModel

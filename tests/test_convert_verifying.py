@@ -147,6 +147,36 @@ def test_what_generation_config_says_is_compared():
         verify(theirs, ours)
 
 
+def test_settings_of_published_checkpoints_do_not_stand_in_the_way():
+    theirs = copy.deepcopy(original(BartForConditionalGeneration))
+    theirs.generation_config.update(
+        num_beams=4, length_penalty=2.0, max_length=142, min_length=56, no_repeat_ngram_size=3, early_stopping=True,
+        forced_bos_token_id=0, do_sample=True, top_k=7, temperature=0.5, num_return_sequences=3, return_dict_in_generate=True,
+        bad_words_ids=[[3], [4, 5]], suppress_tokens=[6],
+    )  # fmt: skip
+    ours = import_model(theirs)
+    assert len(verify(theirs, ours).generated) == 3
+    ours.generation_config.suppress_tokens = None
+    ours.generation_config.bad_words_ids = None
+    ours.generation_config.no_repeat_ngram_size = None
+    with pytest.raises(ValueError, match="generation"):
+        verify(theirs, ours)
+
+
+@pytest.mark.parametrize(
+    ("ids", "pad", "ends", "kept"),
+    [
+        ([0, 5, 1, 0, 0], 0, 1, [0, 5, 1]),
+        ([2, 5, 3, 3, 3], 3, 3, [2, 5, 3]),
+        ([2, 5, 3, 4, 4], 4, [3, 4], [2, 5, 3, 4]),
+        ([2, 5, 6], 3, 3, [2, 5, 6]),
+        ([0, 0, 0], 0, 1, [0]),
+    ],
+)
+def test_padding_after_an_answer_is_no_part_of_it(ids, pad, ends, kept):
+    assert verifying._stripped(ids, TransductConfig(pad_token_id=pad, eos_token_id=ends)) == kept
+
+
 def test_half_precision_is_compared_in_copies_of_float32():
     theirs = copy.deepcopy(original(T5ForConditionalGeneration)).to(torch.bfloat16)
     ours = import_model(theirs)

@@ -43,19 +43,21 @@ def export_model(model: PreTrainedModel, to: str | None = None) -> PreTrainedMod
     where = type(model).__name__
     _check_uniform(model, where)
     plan, config = export_plan(model.config, where, to, where)
+    table = plan.table()
+    _check_whole(model, set(table), where)
     state = {name: tensor.clone() for name, tensor in plan.to_theirs(model.state_dict())}
     theirs = build(getattr(transformers, plan.their_class), config, state)
-    _copy_manner(model, theirs, {theirs[0]: name for name, theirs in plan.table().items()})
+    _copy_manner(model, theirs, {theirs[0]: name for name, theirs in table.items()})
     return theirs
 
 
 def build(model_class: type[PreTrainedModel], config: PreTrainedConfig, state: Mapping[str, torch.Tensor]) -> PreTrainedModel:
     """A model that holds these very tensors, on their device, in evaluation mode."""
-    first = next(iter(state.values()))
+    first, origin = next(iter(state.values())), config._name_or_path
     with quiet():
         model = model_class.from_pretrained(None, config=config, state_dict=dict(state), dtype=first.dtype)
         model.to(device=first.device, dtype=first.dtype)
-    model.name_or_path = model.config._name_or_path = ""
+    model.name_or_path = model.config._name_or_path = origin
     return model.eval()
 
 
@@ -73,6 +75,21 @@ def _check_uniform(model: PreTrainedModel, where: str) -> None:
         )
     if len(devices) > 1 or next(iter(devices)).type == "meta":
         raise ValueError(f"{where} must lie on one device, not on {', '.join(sorted(map(str, devices)))}; or convert its folder")
+
+
+def _check_whole(model: PreTrainedModel, names: set[str], where: str) -> None:
+    """Raises ValueError unless a model of ours holds exactly the tensors that its config says, and ties what it says."""
+    state, tied = model.state_dict(), dict(model.all_tied_weights_keys)
+    others = sorted(set(state) ^ (names | set(tied)))
+    if others:
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        raise ValueError(
+            f"{where} has other tensors than its config says: {', '.join(others[:3])}{more}; merge adapters and undo quantisation"
+        )
+    for name, source in tied.items():
+        if not torch.equal(state[name], state[source]):
+            tie = f"tie_embeddings={model.config.tie_embeddings!r}"
+            raise ValueError(f"{where}: {name} and {source} are one matrix by {tie}, but hold different values: set it anew")
 
 
 def _copy_manner(original: PreTrainedModel, copied: PreTrainedModel, names: Mapping[str, str]) -> None:

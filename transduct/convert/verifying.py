@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from transformers import GenerationMixin, PreTrainedModel
 
+from transduct.configuration import TransductConfig
 from transduct.convert.memory import quiet
 from transduct.convert.verifying_inputs import source_inputs, target_inputs
 
@@ -187,7 +188,7 @@ def _generate(
         model, **_placed(model, source), max_new_tokens=_new_tokens(ours), min_new_tokens=None, do_sample=False,
         num_return_sequences=1, return_dict_in_generate=False, **options, **deep,
     )  # fmt: skip
-    return [_stripped(row, ours.config.pad_token_id) for row in ids.tolist()]
+    return [_stripped(row, ours.config) for row in ids.tolist()]
 
 
 def _new_tokens(ours: PreTrainedModel) -> int:
@@ -195,8 +196,10 @@ def _new_tokens(ours: PreTrainedModel) -> int:
     return min(NEW_TOKENS, ours.config.resolved_decoder_max_positions - 1) if limited else NEW_TOKENS
 
 
-def _stripped(ids: list[int], pad: int | None) -> list[int]:
-    while len(ids) > 1 and ids[-1] == pad:
+def _stripped(ids: list[int], config: TransductConfig) -> list[int]:
+    """Without padding at the end, of which the first may be the end of sequence."""
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    while len(ids) > 1 and ids[-1] == config.pad_token_id and (ids[-1] not in ends or ids[-2] == ids[-1]):
         ids = ids[:-1]
     return ids
 

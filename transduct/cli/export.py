@@ -22,6 +22,10 @@ def export(
     verify: Annotated[
         bool, typer.Option(help="Run both models on random inputs and compare them; needs the memory of both.")
     ] = True,
+    verify_memory: Annotated[
+        str | None,
+        typer.Option(help="For the weights of each model while both are compared, such as 4GB; the rest stays on disk, slowly."),
+    ] = None,
 ) -> None:
     """Write a checkpoint of ours in another family's format.
 
@@ -31,4 +35,15 @@ def export(
     from transduct.cli.conversions import dtype_of, report
     from transduct.convert.folders import export_folder
 
-    report("exported", export_folder(source, output, to=to, verify=verify, shard_size=shard_size, dtype=dtype_of(dtype)))
+    report(
+        "exported",
+        export_folder(
+            source,
+            output,
+            to=to,
+            verify=verify,
+            verify_memory=verify_memory,
+            shard_size=shard_size,
+            dtype=dtype_of(dtype),
+        ),
+    )

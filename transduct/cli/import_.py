@@ -31,6 +31,10 @@ def import_(
     verify: Annotated[
         bool, typer.Option(help="Run both models on random inputs and compare them; needs the memory of both.")
     ] = True,
+    verify_memory: Annotated[
+        str | None,
+        typer.Option(help="For the weights of each model while both are compared, such as 4GB; the rest stays on disk, slowly."),
+    ] = None,
 ) -> None:
     """Write a checkpoint of another family as ours.
 
@@ -49,6 +53,7 @@ def import_(
             revision=revision,
             token=token,
             verify=verify,
+            verify_memory=verify_memory,
             shard_size=shard_size,
             dtype=dtype_of(dtype),
             their_class=their_class,

@@ -28,6 +28,7 @@ from transduct.convert.checkpoint import Checkpoint, read_json
 from transduct.convert.foreign import Opened, is_foreign
 from transduct.convert.memory import quiet
 from transduct.convert.models import export_plan
+from transduct.convert.offloading import weights_on_disk
 from transduct.convert.sources import CONFIG, GENERATION, NOTICES, Located, locate, open_source
 from transduct.convert.tokenizers import bring_along, load_tokenizer
 from transduct.convert.verifying import verify as verify_pair
@@ -71,6 +72,7 @@ def import_folder(
     shard_size: int | str = "5GB",
     dtype: torch.dtype | None = None,
     their_class: str | None = None,
+    verify_memory: int | str | None = None,
     **foreign: Any,
 ) -> Converted:
     """Write a checkpoint of another family as ours.
@@ -79,7 +81,8 @@ def import_folder(
         source: a folder of transformers, an id of the Hub, or a file of another program.
         output: the folder to write; it must not hold anything yet.
         revision, token: for the Hub.
-        verify: compare both models, which takes the memory of both.
+        verify: compare both models, which takes the memory of both, or `verify_memory` for the weights of each: in bytes or as
+            "4GB", while the rest stays on disk, which is slow.
         shard_size: of one file at most.
         dtype: to which weights are rounded; None: each stays as it is.
         their_class: transformers' class, where config.json does not say it.
@@ -88,6 +91,7 @@ def import_folder(
     Raises:
         ValueError: for whatever cannot be imported without a doubt, and where both models differ.
     """
+    _check_memory(verify_memory, dtype)
     with new_folder(output) as part:
         located = locate(source, revision, token)
         opened = open_source(located, their_class, **foreign)
@@ -103,10 +107,11 @@ def import_folder(
         result.notes = _notes(plan.config.origin or {}, opened)
         _copy_notices(located.folder, part)
         if verify:
-            theirs = _original(opened, located, weights.dtype, dtype is not None)
-            result.unchecked = "transformers has no such model to compare with"
-            if theirs is not None:
-                result.checked = verify_pair(theirs, load_precisely(plan.our_class, part, weights.dtype))
+            with weights_on_disk(verify_memory, part) as there, weights_on_disk(verify_memory, part) as here:
+                theirs = _original(opened, located, weights.dtype, dtype is not None, **there)
+                result.unchecked = "transformers has no such model to compare with"
+                if theirs is not None:
+                    result.checked = verify_pair(theirs, load_precisely(plan.our_class, part, weights.dtype, **here))
         _write_record(result, located, opened.checkpoint, part)
         result.files = sorted(path.name for path in part.iterdir())
     return result
@@ -121,17 +126,19 @@ def export_folder(
     dtype: torch.dtype | None = None,
     revision: str | None = None,
     token: str | None = None,
+    verify_memory: int | str | None = None,
 ) -> Converted:
     """Write a checkpoint of ours as one of transformers' classes.
 
     Args:
         source: a folder or an id of the Hub; output: the folder to write; it must not hold anything yet.
         to: the family; None: that from which it was imported.
-        verify, shard_size, dtype, revision, token: as for `import_folder`.
+        verify, shard_size, dtype, revision, token, verify_memory: as for `import_folder`.
 
     Raises:
         ValueError: for a family that has no way to say what this model is, and where both models differ.
     """
+    _check_memory(verify_memory, dtype)
     with new_folder(output) as part:
         located = locate(source, revision, token)
         config, our_class = _our_config(located)
@@ -147,8 +154,10 @@ def export_folder(
         result.vocabulary = _described_vocabulary(located.path, config) if names else result.vocabulary
         _copy_notices(located.path, part)
         if verify:
-            written = load_precisely(getattr(transformers, plan.their_class), part, weights.dtype)
-            result.checked = verify_pair(written, load_precisely(our_class, located.path, weights.dtype, dtype is not None))
+            with weights_on_disk(verify_memory, part) as there, weights_on_disk(verify_memory, part) as here:
+                written = load_precisely(getattr(transformers, plan.their_class), part, weights.dtype, **there)
+                ours = load_precisely(our_class, located.path, weights.dtype, dtype is not None, **here)
+                result.checked = verify_pair(written, ours)
         result.files = sorted(path.name for path in part.iterdir())
     return result
 
@@ -169,12 +178,13 @@ def load(source: str | Path, verify: bool = True, revision: str | None = None, t
 
 
 def load_precisely(
-    model_class: type[PreTrainedModel], folder: Path, dtype: torch.dtype | None, rounded: bool = False
+    model_class: type[PreTrainedModel], folder: Path, dtype: torch.dtype | None, rounded: bool = False, **on_disk: Any
 ) -> PreTrainedModel:
     """The model of a folder with its weights in float32, or in what is finer, to compare with.
 
     Args:
         dtype: of the converted weights; rounded: they were rounded to it, so these must be too.
+        on_disk: of `weights_on_disk`.
 
     Raises:
         ValueError: for weights that are missing, or that the class has no place for.
@@ -182,12 +192,23 @@ def load_precisely(
     precise = torch.promote_types(dtype or torch.float32, torch.float32)
     with quiet():
         model, info = model_class.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float64 if rounded else precise, output_loading_info=True
+            folder, local_files_only=True, dtype=torch.float64 if rounded else precise, output_loading_info=True, **on_disk
         )
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[kind]:
             raise ValueError(f"{folder} does not fit {model_class.__name__}: {kind.replace('_', ' ')} {sorted(info[kind])}")
-    return (_rounded(model, dtype) if rounded else model).to(precise).eval()
+    if rounded:
+        model = _rounded(model, dtype)
+    return (model if on_disk else model.to(precise)).eval()
+
+
+def _check_memory(memory: int | str | None, dtype: torch.dtype | None) -> None:
+    """Raises ValueError for weights that should be compared rounded, and from disk."""
+    if memory is not None and dtype is not None:
+        raise ValueError(
+            f"verify_memory={memory!r} leaves weights on disk as they are, so rounded ones (dtype={dtype}) cannot be compared: "
+            "convert without dtype, or without verifying"
+        )
 
 
 def _rounded(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedModel:
@@ -197,10 +218,12 @@ def _rounded(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedMod
     return model
 
 
-def _original(opened: Opened, located: Located, dtype: torch.dtype | None, rounded: bool) -> PreTrainedModel | None:
+def _original(
+    opened: Opened, located: Located, dtype: torch.dtype | None, rounded: bool, **on_disk: Any
+) -> PreTrainedModel | None:
     """The model to compare with, as `load_precisely` gives it; None where transformers has none for a file of another program."""
     if not is_foreign(located.path):
-        return load_precisely(getattr(transformers, opened.conversion.their_class), located.path, dtype, rounded)
+        return load_precisely(getattr(transformers, opened.conversion.their_class), located.path, dtype, rounded, **on_disk)
     if opened.original is None:
         return None
     theirs = opened.original()

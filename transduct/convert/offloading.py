@@ -4,30 +4,23 @@ accelerate brings the weights of one layer after another into memory when it run
 which is slow.
 """
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-
-import torch
-from transformers import PreTrainedModel
-
-from transduct.convert.memory import quiet
+from typing import Any
 
 
-def load_offloaded(
-    model_class: type[PreTrainedModel],
-    folder: str | Path,
-    memory: int | str,
-    spill: str | Path,
-    dtype: torch.dtype = torch.float32,
-) -> PreTrainedModel:
-    """The model of a folder, in evaluation mode, with what exceeds `memory` on disk.
+@contextmanager
+def weights_on_disk(memory: int | str | None, beside: str | Path) -> Iterator[dict[str, Any]]:
+    """Arguments for one call of `from_pretrained`, whose model can be used as long as this lasts.
 
     Args:
-        memory: for its weights, in bytes or as "4GB"; 0: all stay on disk, and one layer at a time is in memory.
-        spill: a folder for weights that cannot stay where they are, such as those of `torch.save` files.
-        dtype: of the weights in memory.
+        memory: for the model's weights, in bytes or as "4GB"; 0: one layer at a time is in memory; None: all are.
+        beside: a folder, next to which weights are written that cannot stay where they are: those of `torch.save` files.
     """
-    with quiet():
-        model = model_class.from_pretrained(
-            folder, local_files_only=True, dtype=dtype, device_map="auto", max_memory={"cpu": memory}, offload_folder=str(spill)
-        )
-    return model.eval()
+    if memory is None:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix=".weights-", dir=Path(beside).parent) as folder:
+        yield {"device_map": "auto", "max_memory": {"cpu": memory}, "offload_folder": folder}

@@ -23,15 +23,16 @@ def two_processes(tmp_path_factory):
 def test_two_processes_do_what_one_does(two_processes, tmp_path, case, way):
     alone = seen_in(train(tmp_path, case, 8))
     untrained = dict(new_model().named_parameters())
+    within = 2e-5 if case == "adamw_rms" else 1e-6  # Adam divides small gradients, rounding errors and all, by small numbers
     for seen in two_processes:
         both = seen[f"{way}{case}"]
         for name, weight in alone["weights"].items():
-            torch.testing.assert_close(both["weights"][name], weight, rtol=1e-3, atol=2e-5)
+            torch.testing.assert_close(both["weights"][name], weight, rtol=0, atol=within)
         assert any(not torch.equal(weight, untrained[name]) for name, weight in both["weights"].items())
-        assert both["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+        assert both["losses"] == pytest.approx(alone["losses"], rel=1e-7)
         for mine, theirs in zip(both["averages"], alone["averages"], strict=True):
             for one, other in zip(mine, theirs, strict=True):
-                torch.testing.assert_close(one, other, rtol=1e-3, atol=2e-5)
+                torch.testing.assert_close(one, other, rtol=0, atol=within)
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@
 
 Each digit is two sines at once (ITU-T Q.23), 40 to 120 ms long, with 20 to 80 ms between digits and noise over everything. Clips
 become log-mel frames by `WhisperFeatureExtractor`, each as long as it is: no clip is padded to 30 seconds, since a mask hides the
-padding of a batch. `Seq2SeqCollator` makes the batches, `TransductTrainer` trains with budgets of frames and tokens, and the
-error is that of greedy decoding on new clips: edits (substitutions, insertions, deletions) for each digit.
+padding of a batch. `Seq2SeqCollator` makes the batches, `TransductTrainer` trains, and the error is that of greedy decoding on
+new clips: edits (substitutions, insertions, deletions) for each digit.
 """
 
 import argparse
@@ -85,9 +85,10 @@ def learn(options: argparse.Namespace, folder: str) -> float:
     test_rows, texts = dataset(options.test_clips, options.noise, options.seed + 1, extractor, tokenizer)
     model = small_model(options.stem, options.channels, tokenizer)
     arguments = TransductTrainingArguments(
-        output_dir=folder, max_steps=options.steps, max_tokens_per_batch=4000, learning_rate=3e-3, lr_scheduler_type="cosine",
-        warmup_steps=options.steps // 10, predict_with_generate=True, per_device_eval_batch_size=50, logging_steps=100,
-        save_strategy="no", report_to="none", use_cpu=options.cpu, seed=options.seed, disable_tqdm=True,
+        output_dir=folder, max_steps=options.steps, per_device_train_batch_size=32, learning_rate=2e-3,
+        lr_scheduler_type="cosine", warmup_steps=options.steps // 10, predict_with_generate=True,
+        per_device_eval_batch_size=50, logging_steps=100, save_strategy="no", report_to="none",
+        use_cpu=options.cpu, seed=options.seed, disable_tqdm=True,
     )  # fmt: skip
     collator = Seq2SeqCollator(tokenizer, model=model)
     trainer = TransductTrainer(model, arguments, collator, train_rows, processing_class=tokenizer)
@@ -105,7 +106,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--channels", type=int, default=80, help="of the mel scale (%(default)s)")
     parser.add_argument("--clips", type=int, default=4000, help="to train on (%(default)s)")
     parser.add_argument("--test-clips", type=int, default=200, help="to measure the error on (%(default)s)")
-    parser.add_argument("--steps", type=int, default=600, help="optimizer steps (%(default)s)")
+    parser.add_argument("--steps", type=int, default=800, help="optimizer steps (%(default)s)")
     parser.add_argument("--output", metavar="FOLDER", help="where the trained model goes; without it, nowhere")
     parser.add_argument("--seed", type=int, default=1, help="(%(default)s)")
     parser.add_argument("--cpu", action="store_true", help="leave accelerators alone")

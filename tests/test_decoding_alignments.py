@@ -55,13 +55,19 @@ def test_words_of_a_target(kind):
     tokenizer = TransductTokenizer.train(iter([TEXT, "The field is valid", "ärger über Öl"]), kind=kind, vocab_size=size)
     for text in ("The field is  valid", "ärger über Öl"):
         ids = tokenizer(text_target=text)["input_ids"]
-        decoded = tokenizer.decode(ids, skip_special_tokens=True)
-        words = target_units(tokenizer, decoded, ids, "words")
+        words = target_units(tokenizer, ids, "words")
         assert words[-1] is None  # the end
         found = [word for word in words if word is not None]
         assert sorted(set(found)) == list(range(len(text.split())))
         assert found == sorted(found)
-        assert target_units(tokenizer, decoded, ids, "tokens") == [*range(len(ids) - 1), None]
+        assert target_units(tokenizer, ids, "tokens") == [*range(len(ids) - 1), None]
+
+
+def test_unknown_tokens_are_words_where_something_stands_for_them():
+    tokenizer = TransductTokenizer.train(iter(["the field is valid"]), kind="words")
+    ids = tokenizer(text_target="the Xyz is")["input_ids"]
+    assert target_units(tokenizer, ids, "words") == [0, None, 1, None]
+    assert target_units(tokenizer, ids, "words", with_unknown=True) == [0, 1, 2, None]
 
 
 def test_unknown_tokens_are_replaced_by_the_aligned_word():

@@ -92,14 +92,22 @@ def source_units(tokenizer: Any, text: str, skipped: int, ids: Sequence[int], un
     return [word if is_real else None for word, is_real in zip(words, real, strict=True)]
 
 
-def target_units(tokenizer: Any, text: str, ids: Sequence[int], unit: str) -> list[int | None]:
-    """The word, or the number, of each target token; None for special tokens."""
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+def target_units(tokenizer: Any, ids: Sequence[int], unit: str, with_unknown: bool = False) -> list[int | None]:
+    """The word, or the number, of each target token; None for special tokens.
+
+    Args:
+        with_unknown: whether the text has something in place of unknown tokens; otherwise they are no words.
+    """
+    unknown = {tokenizer.unk_token_id}
+    special = set(tokenizer.all_special_ids) - unknown
     real = [token not in special for token in ids]
     if unit == "tokens":
         return _numbered(real)
-    prefixes = tokenizer.batch_decode([list(ids[:count]) for count in range(len(ids) + 1)], skip_special_tokens=True)
-    return [word if is_real else None for word, is_real in zip(words_of_tokens(text, _spans(prefixes)), real, strict=True)]
+    dropped = special if with_unknown else special | unknown
+    prefixes = [[token for token in ids[:count] if token not in dropped] for count in range(len(ids) + 1)]
+    texts = tokenizer.batch_decode(prefixes, skip_special_tokens=False)
+    words = words_of_tokens(texts[-1], _spans(texts))
+    return [word if token not in dropped else None for word, token in zip(words, ids, strict=True)]
 
 
 def _numbered(real: Sequence[bool]) -> list[int | None]:

@@ -251,7 +251,8 @@ class Translator:
             ]
         if options.unit is None:
             return texts, [None] * len(rows)
-        targets = [target_units(self.tokenizer, text, ids, options.unit) for text, ids in zip(texts, hypotheses, strict=True)]
+        replaced = self.options.replace_unknown
+        targets = [target_units(self.tokenizer, ids, options.unit, replaced) for ids in hypotheses]
         return texts, [pairs(*row) for row in zip(units, targets, chosen, strict=True)]
 
     # ---- pieces to texts ------------------------------------------------------------------------------------------
@@ -342,13 +343,18 @@ def source_limit(model: Any, tokenizer: Any, chosen: int | None) -> int | None:
     Raises:
         ValueError: for a chosen limit that exceeds the model's positions.
     """
-    positions = _positions(model, "max_positions")
+    positions = source_positions(model)
     if chosen is not None:
         if positions is not None and chosen > positions:
             raise ValueError(f"max_source_length={chosen} exceeds the {positions} positions of the model")
         return chosen
     usual = tokenizer.model_max_length
     return min((limit for limit in (positions, usual if usual < 10**9 else None) if limit is not None), default=None)
+
+
+def source_positions(model: Any) -> int | None:
+    """The positions that a source can have, or None where there is no limit."""
+    return _positions(model, "max_positions")
 
 
 def target_limit(model: Any) -> int | None:

@@ -2,7 +2,8 @@
 
 - `from_transformers`, `from_fairseq`: theirs as ours. `to_transformers`: ours as theirs.
 - `family.py` says what a family is; `t5.py` and its siblings are the families, `families.py` their list.
-- `memory.py` converts models in memory, `folders.py` checkpoints on disk, `verifying.py` compares both sides.
+- `memory.py` converts models in memory, `folders.py` checkpoints on disk; `verifying.py` compares both sides, `offloading.py`
+  those that do not fit into memory.
 - `models.py` finds which tensor is which; `checkpoint.py` reads tensors one by one, `options.py` the other family's config;
   `expressible.py` says what must survive.
 """

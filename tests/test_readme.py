@@ -14,6 +14,8 @@ EXCLUDED = {
     "make test*": "is what runs this test",
     "make bench*": "measures for minutes; tests/test_benchmarks.py runs every benchmark, tiny",
     "accelerate launch *": "needs a recipe of one's own; tests/test_training_processes.py starts two processes with one",
+    "transduct import *.pt OUT*": "needs a file of fairseq; tests/test_convert_foreign.py imports tiny ones",
+    "transduct import *.npz OUT*": "needs a file of Marian; tests/test_convert_foreign.py imports a tiny one",
     "transduct import google-t5/*": "needs the network; tests/test_finetune_recipes.py imports tiny checkpoints",
     "transduct train examples/finetune-*": "trains for days; tests/test_finetune_recipes.py runs each recipe at toy size",
     "transduct export runs/finetune-*": "needs what was trained; tests/test_finetune_recipes.py exports it at toy size",

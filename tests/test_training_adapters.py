@@ -10,6 +10,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import transduct
 from tiny_training import pairs, tiny_model, tiny_trainer
+from transduct.modeling import TransductForMaskedLM
 from transduct.training import TransductTrainingArguments
 from transduct.training.adapters import (
     TARGETS,
@@ -213,6 +214,19 @@ def test_a_trainer_whose_model_was_not_prepared_refuses(tmp_path, options):
         trainer.train()
     model = prepare_weights(tiny_model(), trainer.args)
     tiny_trainer(tmp_path, model, **OPTIONS, **options).train()
+
+
+def test_an_encoder_alone_is_adapted_and_merged():
+    model = TransductForMaskedLM(tiny_model().config)
+    adapted = add_lora(model, {"rank": 2, "target": "all"})
+    ids = torch.tensor([[4, 5, 6, 1]])
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    with torch.no_grad():
+        wanted = adapted.eval()(input_ids=ids).logits
+        found = finished_model(adapted)(input_ids=ids).logits
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_adapters_come_without_warnings():

@@ -171,9 +171,17 @@ def two(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batches", [dict(max_tokens_per_batch=60), dict(per_device_train_batch_size=6)], ids=["budget", "rows"])
-def test_a_run_with_persistent_workers_goes_on_exactly(tmp_path, batches):
-    options = dict(dataloader_num_workers=1, dataloader_persistent_workers=True, lr_scheduler_type="constant", **batches)
+@pytest.mark.parametrize(
+    "more",
+    [
+        dict(max_tokens_per_batch=60),
+        dict(per_device_train_batch_size=6),
+        dict(max_tokens_per_batch=60, eval_strategy="steps", eval_steps=1),
+    ],
+    ids=["budget", "rows", "evaluated"],
+)
+def test_a_run_with_persistent_workers_goes_on_exactly(tmp_path, more):
+    options = dict(dataloader_num_workers=1, dataloader_persistent_workers=True, lr_scheduler_type="constant", **more)
     straight = tiny_trainer(tmp_path / "straight", max_steps=12, **options)
     straight.train()
     tiny_trainer(tmp_path / "stopped", max_steps=2, save_strategy="steps", save_steps=2, **options).train()

@@ -105,8 +105,9 @@ def add_lora(model: Any, options: dict[str, Any]) -> Any:
     except ImportError as error:
         raise ImportError("lora needs the package peft: pip install 'transduct[lora]'") from error
     rank, targets, saved = _checked_lora(model, options)
+    writes = TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM
     config = LoraConfig(
-        task_type=TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM,
+        task_type=writes if model.can_generate() else None,
         r=rank,
         lora_alpha=options.get("alpha", 2 * rank),
         lora_dropout=options.get("dropout", 0.0),

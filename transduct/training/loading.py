@@ -61,8 +61,8 @@ def budgeted_loader(trainer: Any, loader: DataLoader) -> DataLoader:
 def seed_workers_apart(loader: DataLoader, seed: int) -> None:
     """Let persistent workers take their seeds from a generator of their own.
 
-    Others are begun in each epoch, these once, but once more in a run that goes on: it would not draw the same dropout as a run
-    that was never stopped.
+    Others are begun in each epoch or evaluation, these once, but once more in a run that goes on: it would not draw the same
+    dropout as a run that was never stopped.
     """
     base = getattr(loader, "base_dataloader", loader)
     if base.persistent_workers:

@@ -83,6 +83,7 @@ class TransductTrainer(Seq2SeqTrainer):
     ) -> EvalLoopOutput:
         """The inherited loop, with the loss per target token and ids that can be decoded; see `evaluation.py`."""
         keep_tied_weights_together(self)
+        seed_workers_apart(dataloader, self.args.seed)
         name = f"{self.state.global_step}{metric_key_prefix.removeprefix('eval').replace('_', '-')}"
         stream = name if description == "Evaluation" else None
         with ExactEvaluation(self, dataloader.dataset, stream) as exact, average_in_use(self):

@@ -1,7 +1,8 @@
 """One encoder-decoder Transformer for the Hugging Face ecosystem: by configuration alone Vaswani et al. 2017, T5 or BART.
 
-`import transduct` makes the Auto classes know the model type "transduct". Names load on first use. The `transduct` command
-registers nothing before it needs a model, so that `transduct --help` does not wait for torch.
+`import transduct` makes the Auto classes know the model type "transduct", and `transformers.pipeline` the tasks translation,
+summarization and text2text-generation. Names load on first use. The `transduct` command registers nothing before it needs a
+model, so that `transduct --help` does not wait for torch.
 """
 
 import importlib
@@ -34,12 +35,13 @@ __all__ = ["__version__", "register", *_NAMES]
 
 
 def register() -> None:
-    """Tell transformers' Auto classes about the model type "transduct"; more than once is harmless."""
+    """Tell transformers' Auto classes of the model type "transduct", and its pipelines of ours; more than once is harmless."""
     import transformers
     from transformers import AutoConfig, AutoTokenizer
     from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 
     from .configuration import AUTO_MAP, TransductConfig
+    from .pipeline_tasks import register_pipelines
     from .tokenization import TransductTokenizer
 
     AutoConfig.register(TransductConfig.model_type, TransductConfig, exist_ok=True)
@@ -52,6 +54,7 @@ def register() -> None:
         "TransductForConditionalGeneration"  # by this name the pipeline of speech recognition knows what it may generate with
     )
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.setdefault(TransductConfig.model_type, speech)
+    register_pipelines()
 
 
 def __getattr__(name: str):

@@ -135,12 +135,22 @@ def _codes(tokenizer: Any) -> list[str]:
     return [token for token in tokenizer.all_special_tokens if token not in named]
 
 
+def target_codes(tokenizer: Any) -> list[str]:
+    """The target languages that a token in the source can name."""
+    if isinstance(tokenizer, TransductTokenizer):
+        return [mark[2:-1] for mark in _marks(tokenizer)]
+    return [token.strip("<>") for token in getattr(tokenizer, "supported_language_codes", None) or ()]
+
+
+def _marks(tokenizer: TransductTokenizer) -> list[str]:
+    return [token for token in tokenizer.extra_special_tokens if token.startswith("<2") and token.endswith(">")]
+
+
 def _source_token(tokenizer: TransductTokenizer, src_lang: str | None, tgt_lang: str) -> Direction:
-    marks = [token for token in tokenizer.extra_special_tokens if token.startswith("<2") and token.endswith(">")]
     if src_lang is not None:
         raise ValueError(f"src_lang={src_lang!r} has no use: the sources of this tokenizer name the target language alone")
-    code = known("tgt_lang", tgt_lang, [mark[2:-1] for mark in marks])
-    return Direction(languages={"source_prefix": [language_token(code), *_without(tokenizer.source_prefix, marks)]})
+    code = known("tgt_lang", tgt_lang, target_codes(tokenizer))
+    return Direction(languages={"source_prefix": [language_token(code), *_without(tokenizer.source_prefix, _marks(tokenizer))]})
 
 
 def _without(tokens: Sequence[str], removed: Sequence[str]) -> list[str]:
@@ -150,8 +160,7 @@ def _without(tokens: Sequence[str], removed: Sequence[str]) -> list[str]:
 def _marian_token(tokenizer: Any, src_lang: str | None, tgt_lang: str) -> Direction:
     if src_lang is not None:
         raise ValueError(f"src_lang={src_lang!r} has no use: the sources of this tokenizer name the target language alone")
-    codes = [token.strip("<>") for token in tokenizer.supported_language_codes]
-    return Direction(prefix=f">>{known('tgt_lang', tgt_lang.strip('<>'), codes)}<< ")
+    return Direction(prefix=f">>{known('tgt_lang', tgt_lang.strip('<>'), target_codes(tokenizer))}<< ")
 
 
 def _task_of_languages(tasks: dict[str, Any], src_lang: str | None, tgt_lang: str | None) -> str | None:

@@ -205,7 +205,7 @@ def test_what_the_hub_does_not_give(hub):
         locate("someone/else")
     with pytest.raises(ValueError, match="the Hub does not give it"):
         locate("someone/t5-tiny", revision="v2")
-    for name in ("./someone/t5-tiny", "/none", "a/b/c", "no such folder", ""):
+    for name in ("./someone/t5-tiny", "/none", "a/b/c", "no such folder", "", "model.npz", "run/best.pt"):
         with pytest.raises(ValueError, match="there is no file or folder"):
             locate(name)
     with pytest.raises(ValueError, match="revision and token belong to an id of the Hub"):

@@ -61,7 +61,8 @@ def locate(source: str | Path, revision: str | None = None, token: str | None = 
         if revision is not None or token is not None:
             raise ValueError(f"revision and token belong to an id of the Hub, but {str(source)!r} is on this disk")
         return Located(str(source), path)
-    if not source or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)) or str(source).startswith("."):
+    like_an_id = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", str(source))
+    if not like_an_id or path.suffix in (".bin", ".npz", ".pt", ".safetensors"):
         raise ValueError(f"there is no file or folder {str(source)!r}")
     settings = [CONFIG, GENERATION, *FILES, *NOTICES]
     try:

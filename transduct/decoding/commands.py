@@ -9,7 +9,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
@@ -221,4 +221,21 @@ def load(name: str, dtype: torch.dtype, device: Any) -> tuple[Any, Any]:
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise ValueError(f"there is no folder {name!r}")
     tokenizer = AutoTokenizer.from_pretrained(name)
-    return AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype).to(device).eval(), tokenizer
+    with quiet_loading():
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype)
+    return model.to(device).eval(), tokenizer
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Inside, transformers shows no bar on a standard error that is no terminal."""
+    from transformers.utils import logging
+
+    if sys.stderr.isatty() or not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()

@@ -1,0 +1,69 @@
+"""`transduct score`: what it writes, and what it refuses."""
+
+import json
+
+import pytest
+
+from tiny_translation import tiny_translation
+from transduct import score
+from transduct.cli.main import run
+from transduct.decoding.score import perplexity
+
+SOURCES = ["abc", "", "hello there.", "x", "the end."]
+TARGETS = ["cba", "", "what?", "yz yz", "no"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    for part in tiny_translation():
+        part.save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = tmp_path / "source.txt", tmp_path / "target.txt"
+    for path, lines in zip(paths, (SOURCES, TARGETS), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines))
+    return ["--source", str(paths[0]), "--target", str(paths[1])]
+
+
+def test_scores_and_perplexity(folder, files, capsys):
+    want = score(*tiny_translation(), SOURCES, TARGETS, per_token=True)
+    assert run(["score", folder, *files, "--window", "2"]) == 0
+    printed = capsys.readouterr()
+    assert [float(line) for line in printed.out.splitlines()] == pytest.approx([each.score for each in want], abs=2e-5)
+    assert printed.err == f"perplexity {perplexity(want):.4f} of the {3 + 5 + 5 + 2 + 4} tokens that this run has scored\n"
+
+
+def test_json_and_normalisation(folder, files, tmp_path):
+    output = tmp_path / "scores.jsonl"
+    options = ["--normalization", "gnmt", "--length-penalty", "0.8", "--json", "--output", str(output)]
+    assert run(["score", folder, *files, *options]) == 0
+    want = score(*tiny_translation(), SOURCES, TARGETS, "gnmt", length_penalty=0.8, per_token=True)
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    for number, (row, each) in enumerate(zip(rows, want, strict=True)):
+        assert (row["index"], row["source"], row["target"]) == (number, SOURCES[number], TARGETS[number])
+        assert row["score"] == pytest.approx(each.score, abs=1e-5)
+        assert row["token_ids"] == list(each.token_ids)
+        assert row["token_log_probs"] == pytest.approx(each.token_log_probs, abs=1e-5)
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_files_of_different_lengths(folder, files, capsys, longer):
+    with open(files[1 + 2 * longer], "a") as file:
+        file.write("more\n")
+    assert run(["score", folder, *files]) == 2
+    assert f"{files[3 - 2 * longer]} ends after 5 lines" in capsys.readouterr().err
+
+
+def test_refuses(folder, files, capsys):
+    with open(files[3], "ab") as file:
+        file.write(b"\xff\n")
+    with open(files[1], "a") as file:
+        file.write("more\n")
+    assert run(["score", folder, *files]) == 2
+    assert f"line 6 of {files[3]} is not UTF-8" in capsys.readouterr().err
+    assert run(["score", folder, *files, "--normalization", "wu"]) == 2
+    assert "length_normalization='wu' must be one of" in capsys.readouterr().err

@@ -1,0 +1,224 @@
+"""`transduct translate`: lines in, lines out, in order, by one process or two, however often it is killed."""
+
+import io
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launching import launch
+from tiny_translation import TEXTS, tiny_translation
+from transduct import translate
+from transduct.cli.main import run
+
+LINES = [f"{text.strip()} {number}" if text.strip() else "" for number, text in enumerate(TEXTS * 3)]
+QUICK = ["--beams", "2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A saved model whose translations end soon."""
+    path = tmp_path_factory.mktemp("model")
+    model, tokenizer = tiny_translation(end=2.0)
+    model.generation_config.max_new_tokens = 12
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def wanted():
+    model, tokenizer = tiny_translation(end=2.0)
+    return translate(
+        model,
+        tokenizer,
+        LINES,
+        num_beams=2,
+        max_new_tokens=12,
+        num_return_sequences=2,
+        return_scores=True,
+        return_alignments=True,
+    )
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    return str(path)
+
+
+def written(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8")
+    assert text.endswith("\n")
+    return text[:-1].split("\n")
+
+
+# ---- what is written ----------------------------------------------------------------------------------------------
+def test_from_standard_input_to_standard_output(folder, wanted, monkeypatch, capsys):
+    data = "\r\n".join(LINES).encode()  # without a line break at the end
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert run(["translate", folder, *QUICK, "--window", "5"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.split("\n")[:-1] == [best.text for best, _ in wanted]
+    assert [line == "" for line in printed.out.split("\n")[:-1]] == [line == "" for line in LINES]
+    assert "translat" not in printed.err  # no bar where there is no terminal
+
+
+def test_columns(folder, wanted, source, tmp_path):
+    output = tmp_path / "out.txt"
+    arguments = ["translate", folder, "--input", source, "--output", str(output), *QUICK]
+    assert run([*arguments, "--n-best", "2", "--scores", "--alignments", "words"]) == 0
+    rows = [line.split("\t") for line in written(output)]
+    assert [int(number) for number, *_ in rows] == [number for number in range(len(LINES)) for _ in range(2)]
+    for (_, text, score, alignment), want in zip(rows, (each for row in wanted for each in row), strict=True):
+        assert text == want.text
+        assert float(score) == pytest.approx(want.score, abs=1e-5)
+        assert alignment == " ".join(f"{one}-{other}" for one, other in want.alignment)
+    assert run([*arguments, "--scores"]) == 0
+    assert [line.split("\t")[0] for line in written(output)] == [best.text for best, _ in wanted]
+
+
+def test_json(folder, wanted, source, tmp_path):
+    output = tmp_path / "out.jsonl"
+    arguments = ["translate", folder, "--input", source, "--output", str(output), *QUICK, "--json"]
+    assert run(arguments) == 0
+    for number, (line, (best, _)) in enumerate(zip(map(json.loads, written(output)), wanted, strict=True)):
+        assert (line["index"], line["source"], line["translation"]) == (number, LINES[number], best.text)
+        assert line["score"] == pytest.approx(best.score, abs=1e-5)
+        assert set(line) == {"index", "source", "translation", "score", "log_prob"}
+    assert run([*arguments, "--n-best", "2", "--alignments", "tokens"]) == 0
+    for line, row in zip(map(json.loads, written(output)), wanted, strict=True):
+        assert [each["translation"] for each in line["hypotheses"]] == [each.text for each in row]
+        assert all("alignment" in each for each in line["hypotheses"])
+
+
+def test_options_reach_the_search(folder, source, tmp_path):
+    model, tokenizer = tiny_translation(end=2.0)
+    output = tmp_path / "out.txt"
+    arguments = ["translate", folder, "--input", source, "--output", str(output), "--scores"]
+    more = ["--beams", "3", "--normalization", "gnmt", "--length-penalty", "0.9", "--coverage-penalty", "0.2", "--prefix", "a. "]
+    assert run([*arguments, *more, "--split-sentences"]) == 0
+    options = dict(num_beams=3, length_normalization="gnmt", length_penalty=0.9, coverage_penalty=0.2, prefix="a. ")
+    options |= dict(split_sentences=True, max_new_tokens=12, return_scores=True)
+    want = translate(model, tokenizer, LINES, **options)
+    assert [line.split("\t")[0] for line in written(output)] == [each.text for each in want]
+    assert [float(line.split("\t")[1]) for line in written(output)] == pytest.approx([each.score for each in want], abs=1e-5)
+
+
+# ---- bad input ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (b"good\nb\xffd\n", [], "line 2 of {source} is not UTF-8: byte 0xff at its byte 2"),
+        (b"good\nb\0d\n", [], "line 2 holds a NUL character"),
+        (b"good\n" + b"x" * 10_000 + b"\n", ["--max-source-length", "500"], "line 2 has 10001 tokens, more than the 500"),
+        (b"good\n", ["--beams", "0"], "num_beams=0 must be at least 1"),
+        (b"good\n", ["--beams", "2", "--n-best", "3"], "num_return_sequences=3 must not exceed num_beams=2"),
+        (b"good\n", ["--tgt-lang", "de"], "tgt_lang='de': this model and its tokenizer know none"),
+        (b"good\n", ["--dtype", "int4"], "--dtype 'int4' must be one of float32, bfloat16, float16"),
+        (b"good\n", ["--alignments", "lines"], "alignments='lines' must be"),
+        (b"good\n", ["--window", "0"], "window=0 must be at least 1"),
+        (b"good\n", ["--long", "cut"], "long='cut' must be"),
+    ],
+)
+def test_bad_input_is_named_in_one_line(folder, tmp_path, capsys, data, options, message):
+    path = tmp_path / "in.txt"
+    path.write_bytes(data)
+    assert run(["translate", folder, "--input", str(path), *options]) == 2
+    printed = capsys.readouterr()
+    assert message.format(source=path) in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+def test_files_that_are_not_there(folder, tmp_path, capsys):
+    assert run(["translate", folder, "--input", str(tmp_path / "none")]) == 2
+    assert run(["translate", str(tmp_path / "none")]) == 2
+    assert run(["translate", folder, "--resume"]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert "No such file" in errors[0]
+    assert "there is no folder" in errors[1]
+    assert "--resume belongs to --output" in errors[2]
+
+
+def test_what_comes_before_a_bad_line_is_kept_and_a_mended_file_goes_on(folder, wanted, tmp_path):
+    path, output = tmp_path / "in.txt", tmp_path / "out.txt"
+    encoded = [line.encode() for line in LINES]
+    path.write_bytes(b"\n".join([*encoded[:9], b"\xff", *encoded[10:]]))
+    arguments = ["translate", folder, "--input", str(path), "--output", str(output), *QUICK, "--window", "4"]
+    assert run(arguments) == 2
+    assert not output.exists()
+    assert written(tmp_path / "out.txt.part") == [best.text for best, _ in wanted[:8]]
+    assert run(arguments) == 2  # it is not begun anew unasked
+    path.write_bytes(b"\n".join(encoded))
+    assert run([*arguments, "--resume"]) == 0
+    assert written(output) == [best.text for best, _ in wanted]
+    assert run([*arguments, "--resume"]) == 0  # it is whole: nothing to do
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+
+# ---- killed -------------------------------------------------------------------------------------------------------
+def in_a_child(arguments: list[str], kill_after: float | None) -> bool:
+    """Run the command in a process of its own, and kill that after some seconds; whether it came to its end."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = run(arguments)
+        finally:
+            os._exit(code)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return False
+    assert os.WEXITSTATUS(status) == 0
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_best", [1, 2])
+def test_killed_at_any_time_it_goes_on_without_a_gap_or_a_double(folder, wanted, source, tmp_path, n_best):
+    output = tmp_path / "out.txt"
+    part, journal = tmp_path / "out.txt.part", tmp_path / "out.txt.part.journal"
+    arguments = ["translate", folder, "--input", source, "--output", str(output), *QUICK]
+    arguments += ["--n-best", str(n_best), "--window", "2", "--resume"]
+    want = [f"{number}\t{each.text}" if n_best > 1 else each.text for number, row in enumerate(wanted) for each in row[:n_best]]
+    whole = "".join(f"{line}\n" for line in want).encode()
+    generator = random.Random(n_best)
+    begun = time.monotonic()
+    in_a_child([*arguments[:5], str(tmp_path / "other.txt"), *arguments[6:]], None)
+    usual = time.monotonic() - begun
+    finished, kills = False, 0
+    while not finished:
+        finished = in_a_child(arguments, generator.uniform(0.1, 1.0) * usual if kills < 6 else None)
+        kills += 1
+        if not finished and journal.exists():
+            entries = journal.read_text().splitlines()[1:]
+            size = json.loads(entries[-1])["bytes"] if entries and entries[-1].endswith("}") else 0
+            assert whole.startswith(part.read_bytes()[:size])
+            assert (whole[:size].count(b"\n") == size and not size) or whole[:size].endswith(b"\n")
+    assert output.read_bytes() == whole
+    assert (tmp_path / "other.txt").read_bytes() == whole
+
+
+# ---- several processes --------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_two_processes_share_the_lines(folder, wanted, source, tmp_path):
+    output = tmp_path / "out.txt"
+    command = ["-m", "transduct.cli.main", "translate", folder, "--input", source, *QUICK, "--window", "5"]
+    done = launch(*command, "--output", str(output))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert written(output) == [best.text for best, _ in wanted]
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"one\ntwo\nthr\0ee\nfour\n")
+    done = launch(*command[:4], "--input", str(bad), *QUICK)
+    assert done.returncode != 0
+    assert "line 3 holds a NUL character" in done.stderr

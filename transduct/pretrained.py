@@ -49,6 +49,11 @@ class TransductPreTrainedModel(PreTrainedModel):
         super().post_init()  # which adds the patterns of inner models: TransductModel has no place for a head, but this class may
         self._keys_to_ignore_on_load_unexpected = set(type(self)._keys_to_ignore_on_load_unexpected or ())
 
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        """As of transformers' own models: in code that is not its own, it passes over modules without weights of their own, such
+        as attention and feed-forwards, which know the standard deviations of their projections."""
+        super()._initialize_weights(module)
+
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module; standard deviations by scheme:
 

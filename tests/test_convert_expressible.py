@@ -64,6 +64,17 @@ def test_several_fields_are_named_together():
         to_transformers(model, to="t5")
 
 
+def test_what_stands_behind_a_none_is_shown():
+    model = TransductForConditionalGeneration(TransductConfig(**T5 | {"norm_position": "post"}))
+    with pytest.raises(ValueError, match=r"final_norm=False \(there True\), norm_position='post' \(there 'pre'\)"):
+        to_transformers(model, to="t5")
+
+
+def test_what_the_other_config_refuses_is_passed_on():
+    with pytest.raises(ValueError, match=r"cannot be written as whisper, whose config refuses it: [^$]*num_mel_bins"):
+        to_transformers(TransductForConditionalGeneration(TransductConfig(**T5)), to="whisper")
+
+
 SAME = [
     {"d_kv": 4},
     {"activation": "gelu", "gated_ffn": True},

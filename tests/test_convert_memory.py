@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -225,6 +226,15 @@ def test_a_model_from_scratch_needs_to_know_what_it_should_become():
         to_transformers(ours)
     with pytest.raises(ValueError, match="'wibble' is none of t5"):
         to_transformers(ours, to="wibble")
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(ValueError, match="must be a model of transformers, a folder or an id of the Hub, not int"):
+        from_transformers(5)
+    adapted = get_peft_model(original(), LoraConfig(target_modules=["q", "v"], task_type="SEQ_2_SEQ_LM"))
+    with pytest.raises(ValueError, match=r"not PeftModelForSeq2SeqLM; merge its adapter first: merge_and_unload\(\)"):
+        from_transformers(adapted)
+    assert from_transformers(adapted.merge_and_unload()) is not None
 
 
 def test_options_of_the_hub_are_refused_for_a_model_in_memory():

@@ -14,6 +14,23 @@ from transduct.convert.checkpoint import Checkpoint
 from transduct.convert.models import export_plan, import_plan
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing that transformers says about loading a model: what could go wrong is checked here, with errors of our own."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@quiet()
 def import_model(model: PreTrainedModel) -> PreTrainedModel:
     """A model of transformers as ours: data type, device, mode, ties, frozen weights and generation config are kept.
 
@@ -21,6 +38,9 @@ def import_model(model: PreTrainedModel) -> PreTrainedModel:
         ValueError: for a family, class or option that is not known here, and weights of several types or devices.
     """
     where = type(model).__name__
+    if not isinstance(model, PreTrainedModel):
+        adapted = "; merge its adapter first: merge_and_unload()" if hasattr(model, "merge_and_unload") else ""
+        raise ValueError(f"model_or_path must be a model of transformers, a folder or an id of the Hub, not {where}{adapted}")
     _check_uniform(model, where)
     checkpoint = Checkpoint.of_state_dict(model.state_dict(), where)
     plan = import_plan(model.config.to_dict(), where, checkpoint, where)
@@ -30,6 +50,7 @@ def import_model(model: PreTrainedModel) -> PreTrainedModel:
     return ours
 
 
+@quiet()
 def export_model(model: PreTrainedModel, to: str | None = None) -> PreTrainedModel:
     """A model of ours as one of transformers' classes; keeps what `import_model` keeps.
 
@@ -105,19 +126,3 @@ def _copy_manner(original: PreTrainedModel, copied: PreTrainedModel, names: Mapp
     copied.train(original.training)
     if original.can_generate():
         copied.generation_config = copy.deepcopy(original.generation_config)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Nothing that transformers says about loading a model: what could go wrong is checked here, with errors of our own."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

@@ -188,7 +188,10 @@ def export_plan(config: TransductConfig, our_class: str, to: str | None, where: 
     their_class = origin["class"] if same_class else family.their_class(our_class)
     conversion = Conversion(family, their_class, config, where)
     values = (dict(origin["config"]) if same_family else {}) | family.write(config) | labels_of(config, conversion.our_class)
-    theirs = CONFIG_MAPPING[family.model_type].from_dict(values)
+    try:
+        theirs = CONFIG_MAPPING[family.model_type].from_dict(values)
+    except (StrictDataclassError, TypeError) as error:
+        raise ValueError(f"{where} cannot be written as {family.name}, whose config refuses it: {error}") from error
     _check_expressible(conversion, theirs)
     theirs.architectures = [their_class]
     return conversion, theirs
@@ -210,5 +213,11 @@ def _check_expressible(conversion: Conversion, theirs: PreTrainedConfig) -> None
     mine, again = outputs_of(config, our_class), outputs_of(there, our_class)
     lost = sorted(name for name in mine.keys() & again.keys() if mine[name] != again[name])  # others hang on one of these
     if lost:
-        named = ", ".join(f"{name}={getattr(config, name)!r} (there {getattr(there, name)!r})" for name in lost)
+        named = ", ".join(f"{name}={_shown(config, mine, name)} (there {_shown(there, again, name)})" for name in lost)
         raise ValueError(f"{conversion.where} cannot be written as {conversion.family.name}, which has no way to say {named}")
+
+
+def _shown(config: TransductConfig, outputs: Mapping[str, Any], name: str) -> str:
+    """A field as it was set, or what its None stands for."""
+    value = getattr(config, name)
+    return repr(outputs[name] if value is None else value)

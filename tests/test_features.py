@@ -431,8 +431,9 @@ def test_features_take_the_type_of_the_weights(stem):
 # ---- initialisation and learning ----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("stem", "initializer", "std"),
-    [("linear", "normal", 0.02), ("conv", "normal", 0.02), ("conv", "t5", None), ("conv", "xavier", None)],
-)
+    [("linear", "normal", 0.02), ("linear", "t5", None), ("linear", "xavier", None),
+     ("conv", "normal", 0.02), ("conv", "t5", None), ("conv", "xavier", None)],
+)  # fmt: skip
 def test_initialisation_of_the_stem(stem, initializer, std):
     model = TransductModel(config(stem, d_model=64, feature_size=80, initializer=initializer))
     for layer in model.encoder.stem.children():

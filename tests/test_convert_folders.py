@@ -201,7 +201,7 @@ def as_loaded(folder: Path) -> dict:
 def test_there_and_back_on_disk(case, tmp_path):
     build(case).save_pretrained(tmp_path / "original", max_shard_size="15KB")
     import_folder(tmp_path / "original", tmp_path / "ours", shard_size="9KB", verify=False)
-    assert export_folder(tmp_path / "ours", tmp_path / "back").checked is not None
+    export_folder(tmp_path / "ours", tmp_path / "back", verify=False)
     want, got = stored(tmp_path / "original"), stored(tmp_path / "back")
     assert all(torch.equal(got[name], tensor) and got[name].dtype == tensor.dtype for name, tensor in want.items())
     assert as_loaded(tmp_path / "back") == as_loaded(tmp_path / "original")
@@ -220,7 +220,7 @@ def test_a_model_that_was_trained_on_keeps_its_weights(original, tmp_path):
         for weight in model.parameters():
             weight.add_(0.01)
     model.save_pretrained(tmp_path / "trained", max_shard_size="10KB")
-    export_folder(tmp_path / "trained", tmp_path / "back")
+    assert "beam-4 generation: identical ids" in str(export_folder(tmp_path / "trained", tmp_path / "back").checked)
     theirs = T5ForConditionalGeneration.from_pretrained(tmp_path / "back").eval()
     ids = torch.tensor([[5, 6, 7, 1]])
     want = model.eval()(input_ids=ids, decoder_input_ids=ids).logits

@@ -154,6 +154,7 @@ def test_unknown_options_and_families(tmp_path):
         ({"sparse_attention": True}, "unknown options sparse_attention=True"),
         ({"model_type": "longt5"}, "not supported yet: it has local and transient-global attention"),
         ({"model_type": "bert"}, "model_type='bert' is none of t5"),
+        ({"model_type": "transduct"}, "is a checkpoint of transduct already: it needs no import"),
         ({"architectures": ["T5ForAudio"]}, "T5ForAudio has no counterpart in transduct"),
     ]:
         path.write_text(json.dumps(T5_OF_2019 | values))

@@ -31,6 +31,7 @@ from transduct.convert.models import export_plan
 from transduct.convert.offloading import weights_on_disk
 from transduct.convert.sources import CONFIG, GENERATION, NOTICES, Located, locate, open_source
 from transduct.convert.tokenizers import bring_along, load_tokenizer
+from transduct.convert.verifying import Verification
 from transduct.convert.verifying import verify as verify_pair
 from transduct.convert.writing import Weights, new_folder, write_weights
 from transduct.presets import model_without_weights
@@ -57,7 +58,7 @@ class Converted:
     vocabulary: str = "no tokenizer"
     notes: list[str] = field(default_factory=list)
     """What was not taken along."""
-    checked: Any = None
+    checked: Verification | None = None
     """The report of `verifying.verify`; None: nothing was compared."""
     unchecked: str = "by the wish of --no-verify"
     """Why nothing was compared."""
@@ -107,11 +108,8 @@ def import_folder(
         result.notes = _notes(plan.config.origin or {}, opened)
         _copy_notices(located.folder, part)
         if verify:
-            with weights_on_disk(verify_memory, part) as there, weights_on_disk(verify_memory, part) as here:
-                theirs = _original(opened, located, weights.dtype, dtype is not None, **there)
-                result.unchecked = "transformers has no such model to compare with"
-                if theirs is not None:
-                    result.checked = verify_pair(theirs, load_precisely(plan.our_class, part, weights.dtype, **here))
+            result.checked = _compare(opened, located, part, weights, dtype is not None, verify_memory)
+            result.unchecked = "transformers has no such model to compare with"
         _write_record(result, located, opened.checkpoint, part)
         result.files = sorted(path.name for path in part.iterdir())
     return result
@@ -200,6 +198,17 @@ def load_precisely(
     if rounded:
         model = _rounded(model, dtype)
     return (model if on_disk else model.to(precise)).eval()
+
+
+def _compare(
+    opened: Opened, located: Located, folder: Path, weights: Weights, rounded: bool, memory: int | str | None
+) -> Verification | None:
+    """Compare what was written with the original; None where there is none to compare with."""
+    with weights_on_disk(memory, folder) as there, weights_on_disk(memory, folder) as here:
+        theirs = _original(opened, located, weights.dtype, rounded, **there)
+        if theirs is None:
+            return None
+        return verify_pair(theirs, load_precisely(opened.conversion.our_class, folder, weights.dtype, **here))
 
 
 def _check_memory(memory: int | str | None, dtype: torch.dtype | None) -> None:

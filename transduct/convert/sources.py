@@ -13,6 +13,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from transformers import GenerationConfig
 
+from transduct.configuration import TransductConfig
 from transduct.convert.checkpoint import SAFETENSORS, TORCH, Checkpoint, read_json
 from transduct.convert.families import FAMILIES
 from transduct.convert.foreign import Opened, is_foreign, open_foreign
@@ -101,6 +102,8 @@ def open_source(located: Located, their_class: str | None = None, **foreign: Any
     values = read_json(folder / CONFIG)
     if "model_type" not in values:
         raise ValueError(f"{folder / CONFIG} has no model_type: write into it which of {', '.join(FAMILIES)} it is")
+    if values["model_type"] == TransductConfig.model_type:
+        raise ValueError(f"{located.name!r} is a checkpoint of transduct already: it needs no import")
     checkpoint = Checkpoint.of_folder(folder)
     plan = import_plan(values, their_class or named_class(values.get("architectures"), folder), checkpoint, str(folder))
     generates = plan.our_class.can_generate()

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLES = {
     "train_step": ["Training step", "t5-small, no padding", "bart-base, padded", "marian-base, least padded"],
     "generate": ["generate, tiny", "marian-base, source 4, greedy", "bart-base, source 12, beam 4"],
+    "decode": ["decode, marian-base", "transduct (s)", "2, 4, 1", "2, 12, 4"],
     "memory": ["Memory", "mt5-small, 64 targets: process", "bart-base, 8 beams, source 16: cross-attention", "0.125"],
     "accumulation": ["Loss and gradient norm", "transformers' T5", "transduct as T5"],
     "train": ["Targets without padding", "default sampling", "length grouping", "token budget", "packed", "2 processes"],
@@ -34,6 +35,7 @@ TABLES = {
 OPTIONS = {
     "train_step": ["--rounds", "1"],
     "generate": ["--rounds", "1"],
+    "decode": ["--rounds", "1", "--batches", "2"],
     "memory": ["--target-tokens", "64", "--source-length", "16"],
     "train": ["--rounds", "1", "--updates", "2"],
 }

@@ -43,9 +43,9 @@ class Text2TextGenerationPipeline(Pipeline):
     _load_tokenizer = True
     _default_generation_config = GenerationConfig(max_new_tokens=256, num_beams=4)
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        check_model(self.model)
+    def __init__(self, model: Any, *args: Any, **kwargs: Any):
+        check_model(model)
+        super().__init__(model, *args, **kwargs)
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Write a text for each text.
@@ -94,8 +94,6 @@ class Text2TextGenerationPipeline(Pipeline):
         }
         if stop_sequence is not None:
             generation["stop_strings"] = [stop_sequence] if isinstance(stop_sequence, str) else list(stop_sequence)
-        if generation.get("stop_strings") is not None:
-            generation["tokenizer"] = self.tokenizer
         if self.assistant_model is not None:
             generation["assistant_model"] = self.assistant_model
         if self.assistant_tokenizer is not None:
@@ -133,7 +131,10 @@ class Text2TextGenerationPipeline(Pipeline):
         """The ids of the outputs (B, outputs of each, T)."""
         languages = {name: called.pop(name) for name in ("src_lang", "tgt_lang") if name in called}
         said, required = self._said(called, self.direction(**languages))
-        self._check_lengths(inputs["input_ids"].shape[1], self._get_set_generation_params(said))
+        chosen = self._get_set_generation_params(said)
+        self._check_lengths(inputs["input_ids"].shape[1], chosen)
+        if chosen.get("stop_strings") is not None:
+            said["tokenizer"] = self.tokenizer
         output = self.model.generate(**inputs, **self._prepare_generate_kwargs(said, **required))
         ids = output.sequences if isinstance(output, ModelOutput) else output  # (B*R, T)
         rows = inputs["input_ids"].shape[0]
@@ -235,9 +236,7 @@ class TranslationPipeline(Text2TextGenerationPipeline):
     def check_inputs(self, input_length: int, min_length: int, max_length: int | None) -> bool:
         most = self._default_generation_config.max_new_tokens if max_length is None else max_length
         if input_length > 0.9 * most:
-            logger.warning(
-                f"an input of {input_length} tokens may need a translation of more than max_length={most}: raise it"
-            )
+            logger.warning(f"an input of {input_length} tokens may need a translation of more than max_length={most}: raise it")
         return input_length <= 0.9 * most
 
 

@@ -17,9 +17,12 @@ class Processes:
     """The processes that torch or Accelerate has started, or this one alone."""
 
     def __init__(self):
+        import torch
         from accelerate import PartialState
+        from accelerate.utils import parse_flag_from_env
 
-        self.state = PartialState()
+        without_gpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+        self.state = PartialState(cpu=without_gpu)  # unless told so, it takes several processes without a GPU for single ones
         self.count, self.number = self.state.num_processes, self.state.process_index
 
     @property

@@ -1,0 +1,34 @@
+"""Windows shared among processes: each text once, in order, and an error in one is told in all."""
+
+import pytest
+
+from launching import seen_by_each
+from transduct.decoding.sharing import Processes
+
+
+def capitals(texts, numbers):
+    return [f"{number} {text.upper()}" for text, number in zip(texts, numbers, strict=True)]
+
+
+def test_one_process_does_it_all():
+    processes = Processes()
+    assert (processes.count, processes.number, processes.is_main) == (1, 0, True)
+    windows = [["a", "bb"], ["c"]]
+    assert list(processes.windows(iter(windows))) == windows
+    assert processes.share(capitals, ["a", "bb"], 7) == ["7 A", "8 BB"]
+    assert processes.from_main(lambda: 5) == 5
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+    both = seen_by_each("sharing_runs.py", tmp_path)
+    windows = [["abc", "b" * 9, "c", "dd", "e" * 5], ["f"], []]
+    for seen in both:
+        assert seen["count"] == 2
+        assert seen["read"] == windows
+        assert seen["results"] == [[text.upper() for text in window] for window in windows]
+        assert seen["bad"] == "line 12 is bad"
+        assert seen["unreadable"] == "line 2 cannot be read"
+        assert seen["decided"] == "by 0"
+    # by turns, the longest first: 9, 5, 3, 2, 1 letters
+    assert [seen["own"] for seen in both] == [[2, 1, 3, 6], [5, 4]]

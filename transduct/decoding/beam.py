@@ -6,6 +6,11 @@ there: four length normalisations, a word reward, exact stopping, and limits of 
 
     model.generate(**inputs, num_beams=4, custom_generate=transduct.decoding.beam_search, length_normalization="gnmt")
 
+Hypotheses of equal scores come in the order in which `torch.topk` returns them, which torch leaves open: where a model or a
+processor makes tokens exactly equal, the ids may differ from transformers' search, between devices and between batches.
+
+Exact stopping takes it that no processor adds to a log-probability, as a positive bias of a sequence does.
+
 Shapes: `B` sources still searched, `N` beams, `K` candidates a source, `T` tokens so far, `V` vocabulary.
 """
 

@@ -29,6 +29,7 @@ from transformers import (
 
 from conversions import Case, ConversionTests, GenerationTests, LeftPaddingTests, build
 from transduct.convert import from_transformers, to_transformers
+from transduct.convert.folders import export_folder, import_folder
 
 SIZES = {
     "vocab_size": 40, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0,
@@ -255,3 +256,18 @@ def test_a_bias_of_cross_attention_that_old_files_hold_is_left_out_as_in_transfo
     unused = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.ones(8, 4)}
     ours = from_transformers(write(tmp_path, VERSION_4, model().state_dict() | unused))
     assert torch.allclose(logits(ours), logits(model()), atol=1e-6)
+
+
+def test_exported_files_say_to_older_programs_what_is_untied(tmp_path):
+    """transformers 4 reads `tie_word_embeddings` alone; version 5 itself would write that it is true."""
+    theirs = T5ForConditionalGeneration(T5Config(**SIZES, feed_forward_proj="gated-gelu", tie_word_embeddings=False))
+    theirs.lm_head.weight = torch.nn.Parameter(torch.randn_like(theirs.lm_head.weight))
+    theirs.save_pretrained(tmp_path / "theirs")
+    import_folder(tmp_path / "theirs", tmp_path / "ours")
+    export_folder(tmp_path / "ours", tmp_path / "again")
+    values = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert (values["tie_word_embeddings"], values["scale_decoder_outputs"]) == (False, False)
+    again = T5ForConditionalGeneration.from_pretrained(tmp_path / "again")
+    assert torch.equal(again.lm_head.weight, theirs.lm_head.weight)
+    assert not again.config.scale_decoder_outputs
+    from_transformers(tmp_path / "again")

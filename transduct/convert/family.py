@@ -65,6 +65,8 @@ class Family:
     """Tensors that files of one of its classes may hold and ours compute, such as sinusoids: they must agree."""
     writes_computed: bool = False
     """Whether its files must hold them."""
+    older: Callable[[TransductConfig], Mapping[str, Any]] = lambda config: {}
+    """What config.json says besides, for programs that read the files of older versions of transformers."""
     unused: re.Pattern[str] | None = None
     """Tensors that its files may hold and nothing uses."""
 

@@ -144,7 +144,7 @@ def export_folder(
         plan, theirs = export_plan(config, our_class.__name__, to, located.name)
         _check_names(checkpoint, model_without_weights(config, our_class.__name__), located.name)
         weights = write_weights(plan.to_theirs(checkpoint), part, shard_size, dtype)
-        _write_config(theirs, plan.their_class, weights, part)
+        _write_config(theirs, plan.their_class, weights, part, plan.family.older(config))
         if (located.path / GENERATION).is_file():
             shutil.copyfile(located.path / GENERATION, part / GENERATION)
         result = Converted(str(located), Path(output), plan.family.name, our_class.__name__, plan.their_class, weights)
@@ -290,11 +290,17 @@ def _our_config(located: Located) -> tuple[TransductConfig, type[PreTrainedModel
     return TransductConfig.from_dict(values), getattr(modeling, names[0])
 
 
-def _write_config(config: PreTrainedConfig, architecture: str, weights: Weights, folder: Path) -> None:
+def _write_config(
+    config: PreTrainedConfig, architecture: str, weights: Weights, folder: Path, besides: Mapping[str, Any] | None = None
+) -> None:
     config.architectures = [architecture]
     config.dtype = str(weights.dtype).removeprefix("torch.")
     with quiet():
         config.save_pretrained(folder)
+    if besides:
+        path = folder / CONFIG
+        values = json.loads(path.read_text(encoding="utf-8")) | besides
+        path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _write_generation(opened: Opened, located: Located, folder: Path) -> None:

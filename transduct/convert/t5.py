@@ -150,6 +150,12 @@ def _write(config: TransductConfig, scales: bool) -> dict[str, Any]:
     )
 
 
+def _older(config: TransductConfig) -> dict[str, Any]:
+    """transformers 4, and programs that follow it, take `tie_word_embeddings` alone for both ties and scale."""
+    untied = config.tie_embeddings in ("source_target", "none")
+    return {"tie_word_embeddings": False} if untied and not config.scale_logits else {}
+
+
 def _family(name: str, prefix: str, per_layer: bool = False, scales: bool = True) -> Family:
     classes = {
         "ForConditionalGeneration": ("TransductForConditionalGeneration", ""),
@@ -166,6 +172,7 @@ def _family(name: str, prefix: str, per_layer: bool = False, scales: bool = True
         read=lambda options, checkpoint: _read(options, checkpoint, per_layer, scales),
         write=lambda config: _write(config, scales),
         names=names,
+        older=_older,
         unused=re.compile(r"(transformer\.)?decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"),
     )
 

@@ -28,6 +28,7 @@ _NAMES = {
     "describe": "accounting",
     "translate": "decoding.translate",
     "score": "decoding.score",
+    "evaluate": "decoding.evaluate",
 }
 _SUBPACKAGES = ("convert", "decoding", "training")
 

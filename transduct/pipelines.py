@@ -206,7 +206,9 @@ class TranslationPipeline(Text2TextGenerationPipeline):
 
     return_name = "translation"
 
-    def _sanitize_parameters(self, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs: Any) -> Any:
+    def _sanitize_parameters(  # type: ignore[override]  # by name alone, as in transformers
+        self, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         before, generation, after = super()._sanitize_parameters(**kwargs)
         languages = _given({"src_lang": src_lang, "tgt_lang": tgt_lang})
         return {**before, **languages}, {**generation, **languages}, after

@@ -18,6 +18,7 @@ import typer
 
 from transduct.cli.average import average
 from transduct.cli.describe import describe
+from transduct.cli.evaluate import evaluate
 from transduct.cli.export import export
 from transduct.cli.import_ import import_
 from transduct.cli.plan import plan
@@ -40,6 +41,7 @@ app.command()(plan)
 app.command()(train)
 app.command()(translate)
 app.command()(score)
+app.command()(evaluate)
 app.command()(average)
 app.command(name="import")(import_)
 app.command()(export)

@@ -73,7 +73,7 @@ def bleu(predictions: Sequence[str], references: References) -> float:
     import sacrebleu
 
     pairs = _checked(predictions, references)
-    return sacrebleu.corpus_bleu(list(predictions), _streams([accepted for _, accepted in pairs])).score
+    return sacrebleu.corpus_bleu(list(predictions), reference_streams([accepted for _, accepted in pairs])).score
 
 
 def chrf(predictions: Sequence[str], references: References) -> float:
@@ -81,7 +81,7 @@ def chrf(predictions: Sequence[str], references: References) -> float:
     import sacrebleu
 
     pairs = _checked(predictions, references)
-    return sacrebleu.corpus_chrf(list(predictions), _streams([accepted for _, accepted in pairs])).score
+    return sacrebleu.corpus_chrf(list(predictions), reference_streams([accepted for _, accepted in pairs])).score
 
 
 def ter(predictions: Sequence[str], references: References) -> float:
@@ -89,7 +89,7 @@ def ter(predictions: Sequence[str], references: References) -> float:
     import sacrebleu
 
     pairs = _checked(predictions, references)
-    return sacrebleu.corpus_ter(list(predictions), _streams([accepted for _, accepted in pairs])).score
+    return sacrebleu.corpus_ter(list(predictions), reference_streams([accepted for _, accepted in pairs])).score
 
 
 def rouge_lsum(predictions: Sequence[str], references: References) -> float:
@@ -167,7 +167,7 @@ def _checked(predictions: Sequence[str], references: References) -> list[tuple[s
     return pairs
 
 
-def _streams(references: list[Sequence[str]]) -> list[list[str | None]]:
-    """Reference k of each output, for k = 0, 1, ...; None where an output has fewer."""
+def reference_streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
+    """Reference k of each output, for k = 0, 1, ...; None where an output has fewer. So sacreBLEU wants them."""
     most = max(map(len, references))
     return [[accepted[k] if k < len(accepted) else None for accepted in references] for k in range(most)]

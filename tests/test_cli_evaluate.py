@@ -1,0 +1,174 @@
+"""`transduct evaluate`: models and recipes, tables and JSON, files of outputs, refusals."""
+
+import json
+
+import pytest
+import yaml
+
+import transduct
+from tiny_translation import tiny_translation
+from transduct.cli.main import run
+from transduct.training.metrics import METRICS
+from transduct.training.predictions import read_predictions
+
+SOURCES = ["hello there.", "abc", "xyz? no!", "what"]
+REFERENCES = [["hallo da.", "hello"], ["abc"], ["xyz", "no"], ["was"]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    for part in tiny_translation():
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path):
+    file = tmp_path / "test.jsonl"
+    rows = ({"source": source, "target": accepted} for source, accepted in zip(SOURCES, REFERENCES, strict=True))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def printed(capsys, *arguments) -> str:
+    capsys.readouterr()
+    assert run(["evaluate", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def fails(capsys, *arguments) -> str:
+    capsys.readouterr()
+    assert run(["evaluate", *map(str, arguments)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+def test_json_holds_what_python_returns(model, data, tmp_path, capsys):
+    options = ["--metric", "wer", "--metric", "chrf", "--resamples", 20, "--beams", 2]
+    found = json.loads(printed(capsys, model, data, "--json", "--predictions", tmp_path / "out.jsonl", *options))
+    pairs = list(zip(SOURCES, REFERENCES, strict=True))
+    assert found == transduct.evaluate(*tiny_translation(), pairs, ["wer", "chrf"], num_beams=2, resamples=20)
+    outputs, references = read_predictions(tmp_path / "out.jsonl")
+    assert references == REFERENCES
+    assert outputs == transduct.translate(*tiny_translation(), SOURCES, num_beams=2)
+    again = printed(capsys, data, "--hypotheses", tmp_path / "out.jsonl", "--json", *options[:-2])
+    assert json.loads(again) == found
+
+
+def test_the_table(model, data, tmp_path, capsys):
+    hypotheses, baseline = tmp_path / "out.txt", tmp_path / "base.txt"
+    hypotheses.write_text("hallo\nabc\nxyz\nwo\n")
+    baseline.write_text("hallo da.\nabc\nxyz\nwas\n")
+    options = ["--hypotheses", hypotheses, "--baseline", baseline, "--metric", "exact_match", "--metric", "bleu"]
+    lines = printed(capsys, data, *options, "--resamples", 50).splitlines()
+    assert lines[0] == "4 examples"
+    assert lines[1].startswith("exact_match  0.5000 (95 %: ")
+    assert ", baseline 1.0000, p = " in lines[1]
+    assert lines[2].startswith(f"bleu         {METRICS['bleu'](['hallo', 'abc', 'xyz', 'wo'], REFERENCES):.2f} (95 %: ")
+    assert lines[3].startswith("exact_match: nrefs:var|bs:50|seed:12345|")
+    assert lines[4].startswith("bleu: nrefs:var|bs:50|seed:12345|case:mixed|eff:no|tok:13a")
+
+
+def test_parallel_files(model, tmp_path, capsys):
+    for name, lines in (("en", SOURCES), ("de", ["hallo da.", "abc", "xyz", "was"]), ("de2", ["hello", "", "no", ""])):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    files = [tmp_path / name for name in ("en", "de", "de2")]
+    options = ["--json", "--resamples", 0, "--metric", "wer"]
+    found = json.loads(printed(capsys, model, *files, *options))
+    assert found == transduct.evaluate(*tiny_translation(), list(zip(SOURCES, REFERENCES, strict=True)), ["wer"], resamples=0)
+    (tmp_path / "short").write_text("a\n")
+    assert "short:2: the file ends before this line" in fails(capsys, model, files[0], tmp_path / "short")
+
+
+def _recipe(folder, output, **changes):
+    """A recipe whose run is over."""
+    values = {
+        "output": str(output),
+        "model": {"preset": "vaswani-base"},
+        "tokenizer": {"kind": "chars"},
+        "data": {
+            "train": {"json": "test.jsonl"},
+            "test": {"json": "test.jsonl", "source_prefix": "abc "},
+            "max_source_tokens": 12,
+            "truncate": "source",
+        },
+        "training": {"max_steps": 1},
+        "evaluation": {"metrics": {"letter error": "token_error", "bleu": "bleu"}, "num_beams": 3},
+    } | changes
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(values))
+    return file
+
+
+@pytest.fixture
+def finished(model, tmp_path):
+    """The output folder of a run."""
+    import shutil
+
+    output = tmp_path / "run"
+    shutil.copytree(model, output / "model")
+    return output
+
+
+def test_a_recipe_is_evaluated_as_at_the_end_of_its_training(finished, data, tmp_path, capsys):
+    from rich.console import Console
+
+    from transduct.training.final import SavedModel, measure
+    from transduct.training.recipe import load_recipe
+    from transduct.training.run_data import RunData
+
+    file = _recipe(tmp_path, finished)
+    recipe = load_recipe(file)
+    saved = SavedModel(finished / "model", split=recipe.data.test, max_source_tokens=12)
+    test = RunData(recipe, tmp_path / "cache", 0, Console(quiet=True)).test(saved.tokenizer)
+    expected, _ = measure(saved, test, recipe.evaluation, Console(quiet=True))
+    found = json.loads(printed(capsys, file, "--json", "--resamples", 10))
+    assert {name: values["score"] for name, values in found["metrics"].items()} == pytest.approx(expected)
+    assert found == json.loads(printed(capsys, finished / "model", file, "--json", "--resamples", 10))
+    greedy = json.loads(printed(capsys, file, "--json", "--resamples", 10, "--beams", 1, "--predictions", tmp_path / "out.jsonl"))
+    recipe.evaluation.num_beams = 1
+    assert read_predictions(tmp_path / "out.jsonl")[0] == saved.outputs(SOURCES, recipe.evaluation, Console(quiet=True))
+    by_file = printed(capsys, file, "--json", "--resamples", 10, "--hypotheses", tmp_path / "out.jsonl")
+    assert json.loads(by_file) == greedy
+
+
+def test_the_folder_of_a_run(finished, data, tmp_path, capsys):
+    file = _recipe(tmp_path, finished)
+    expected = printed(capsys, file, "--resamples", 0)
+    (finished / "recipe.yaml").write_text(file.read_text())
+    assert "data.test.json of " in fails(capsys, finished)
+    assert printed(capsys, finished, "--data-folder", tmp_path, "--resamples", 0) == expected
+
+
+def test_recipes_that_cannot_be_evaluated(finished, data, tmp_path, capsys):
+    file = _recipe(tmp_path, finished)
+    assert "prefix, tgt_lang: a recipe says how its test set is searched" in fails(
+        capsys, file, "--tgt-lang", "de", "--prefix", "a"
+    )
+    assert "is the recipe trained to its end?" in fails(capsys, _recipe(tmp_path, tmp_path / "elsewhere"))
+    assert "has no test set (data.test)" in fails(capsys, _recipe(tmp_path, finished, data={"train": {"json": "test.jsonl"}}))
+    denoising = dict(objective={"name": "span_corruption"}, data={"train": {"text": "x.txt"}})
+    assert "span_corruption makes no texts of texts" in fails(capsys, _recipe(tmp_path, finished, **denoising))
+
+
+def test_refusals(model, data, tmp_path, capsys):
+    out = tmp_path / "out.txt"
+    out.write_text("a\n")
+    for arguments, message in (
+        ([model], "name the test set behind the model"),
+        ([model, data, "--metric", "blue"], "metric 'blue' is unknown; choose one of token_error"),
+        ([model, data, "--dtype", "int8"], "--dtype 'int8' must be one of float32"),
+        ([model, data, "--data-folder", "x"], "--data-folder 'x' belongs to a recipe"),
+        ([model, tmp_path / "nothing.jsonl"], "nothing.jsonl"),
+        ([tmp_path / "nothing", data], "there is no folder"),
+        ([model, out], "is a file of no known format"),
+        ([data, "--hypotheses", out], "out.txt has 1 outputs, but there are 4 examples"),
+        ([model, data, "--baseline", out], "out.txt has 1 outputs, but there are 4 examples"),
+        ([data, "--hypotheses", out, "--predictions", "x"], "--predictions would be the --hypotheses again"),
+        ([data, "--hypotheses", out, "--beams", "2"], "num_beams: with --hypotheses nothing is searched"),
+        ([model, data, "--source-field", "en"], "no key 'en'"),
+        ([model, data, "--beams", "0"], "num_beams=0 must be at least 1"),
+    ):
+        assert message in fails(capsys, *arguments)

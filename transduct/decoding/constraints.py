@@ -1,60 +1,72 @@
-"""Beam search whose outputs contain given phrases (Hokamp and Liu 2017; Post and Vilar 2018, arXiv 1804.06609).
+"""Beam search whose outputs contain given phrases (arXiv 1704.07138; shared out as in arXiv 1804.06609).
 
     model.generate(**inputs, num_beams=8, custom_generate=transduct.decoding.beam_search, phrases=[[[17, 4], [9]], []])
 
 - Each source has phrases of its own, maybe none; they may come in any order, or must come in the given one.
+- A phrase may have several forms, such as inflections, one of which suffices: `[[17, 4], [17, 5]]` in the place of `[17, 4]`.
 - How far a hypothesis is follows from its tokens alone: a phrase is met once its tokens stand there in a row, and begun by as
-  many of its first tokens as the hypothesis ends with. So phrases may overlap.
+  many of its first tokens as the hypothesis ends with. So phrases in any order may overlap.
 - Beams are shared out among hypotheses of equal progress, so that those which wait for a phrase are not crowded out; at each
   step, the tokens that continue a phrase are candidates whatever their probability.
-- No hypothesis ends before it has met them all. When the tokens that are left would not suffice to start anew, nothing but the
-  next token of a phrase can be written.
+- No hypothesis ends before it has met them all. When the tokens that are left, one of them for the end, would not suffice to
+  begin anew, nothing but the next token of a phrase can be written.
 
-Shapes: `B` sources still searched, `N` beams, `C` phrases a source, `P` tokens of the longest, `K` candidates.
+Shapes: `B` sources still searched, `N` beams, `C` forms of phrases a source, `P` tokens of the longest, `K` candidates.
 """
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
 
-from transduct.decoding.beam import NEVER, BeamOptions, BeamSearch, Hypotheses
+from transduct.decoding.beam import NEVER, BeamOptions, BeamSearch
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
+
+Phrase = Sequence[int] | Sequence[Sequence[int]]
+"""Token ids, or several forms of a phrase, each token ids."""
 
 
 class Phrases:
     """The phrases of every source, as one table.
 
     Args:
-        phrases: for each source its phrases, each some token ids; ordered: they must come in this order.
+        phrases: for each source its phrases; ordered: they must come in this order.
 
     Raises:
-        ValueError: for an empty phrase.
+        ValueError: for a phrase without tokens, or with what is no token id.
     """
 
-    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], ordered: bool, device: torch.device):
-        for number, own in enumerate(phrases):
-            if any(len(phrase) == 0 for phrase in own):
-                raise ValueError(f"phrases[{number}] holds an empty phrase: leave it out")
-        count = max((len(own) for own in phrases), default=0)
-        longest = max((len(phrase) for own in phrases for phrase in own), default=0)
-        tokens = torch.full((len(phrases), count, longest), -1)  # (sources, C, P)
-        for number, own in enumerate(phrases):
-            for index, phrase in enumerate(own):
-                tokens[number, index, : len(phrase)] = torch.tensor(phrase)
-        self.tokens = tokens.to(device)
-        self.lengths = (self.tokens >= 0).sum(2)  # (sources, C), 0: no phrase
+    def __init__(self, phrases: Sequence[Sequence[Phrase]], ordered: bool, device: torch.device):
+        rows = [
+            [(index, form) for index, phrase in enumerate(own) for form in forms(phrase, f"phrases[{number}][{index}]")]
+            for number, own in enumerate(phrases)
+        ]
+        count = max(1, *map(len, rows))
+        longest = max((len(form) for row in rows for _, form in row), default=1)
+        tokens = torch.full((len(rows), count, longest), -1)  # (sources, C, P)
+        phrase = torch.full((len(rows), count), -1)  # (sources, C), the number of each form's phrase
+        for number, row in enumerate(rows):
+            for place, (index, form) in enumerate(row):
+                tokens[number, place, : len(form)] = torch.tensor(form)
+                phrase[number, place] = index
+        self.tokens, phrase = tokens.to(device), phrase.to(device)
+        self.lengths = (self.tokens >= 0).sum(2)  # (sources, C), 0: no form
+        self.alike = phrase[:, :, None] == phrase[:, None]  # (sources, C, C), forms of one phrase
+        first = ~(self.alike.tril(-1)).any(2)  # (sources, C), a form that stands for its phrase
+        room = self.lengths[:, None].masked_fill(~self.alike, 0).amax(2)  # (sources, C), tokens of the phrase's longest form
+        self.room = room.masked_fill(~first, 0)
         self.ordered = ordered
 
     def progress(self, ids: torch.Tensor, numbers: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
-        """How many first tokens of each phrase the hypotheses end with.
+        """How many first tokens of each form the hypotheses end with.
 
         Args:
             ids: generated tokens (B, K, t); numbers: of the sources (B); free: (B, K), tokens at the end that may count.
 
         Returns:
-            (B, K, C), at most each phrase's length.
+            (B, K, C), at most each form's length.
         """
         tokens, lengths = self.tokens[numbers], self.lengths[numbers]  # (B, C, P), (B, C)
         begun = torch.zeros(*ids.shape[:2], tokens.shape[1], dtype=torch.long, device=ids.device)  # (B, K, C)
@@ -64,33 +76,62 @@ class Phrases:
             begun = torch.where(here, size, begun)
         return begun
 
+    def of_phrases(self, forms: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        """For forms (B, K, C) of the sources (B): whether any form of the same phrase is among them."""
+        return (forms[:, :, None] & self.alike[numbers][:, None]).any(3)
+
+
+def forms(phrase: Phrase, name: str) -> list[list[int]]:
+    """The forms of a phrase; `name` is what a message calls it."""
+    several = [phrase] if isinstance(phrase, Sequence) and phrase and isinstance(phrase[0], Integral) else phrase
+    if not isinstance(several, Sequence) or not several or not all(map(_is_form, several)):
+        raise ValueError(f"{name}={phrase!r} must be token ids such as [17, 4], or several forms such as [[17, 4], [17, 5]]")
+    return [[int(token) for token in form] for form in several]  # type: ignore[union-attr]
+
+
+def _is_form(form: Any) -> bool:
+    return isinstance(form, Sequence) and len(form) > 0 and all(isinstance(token, Integral) and token >= 0 for token in form)
+
 
 class ConstrainedBeamSearch(BeamSearch):
-    """Beam search over hypotheses that must contain phrases."""
+    """Beam search over hypotheses that must contain phrases.
+
+    Raises:
+        ValueError: for phrases that no output of a source can contain: too many tokens, end tokens, tokens that do not exist.
+    """
 
     def __init__(self, rows: Rows, processors: RowProcessors, criteria: Any, options: BeamOptions, phrases: Phrases):
         super().__init__(rows, processors, criteria, options)
         self.phrases = phrases
-        needed = phrases.lengths.sum(1)  # (sources)
-        short = (needed + 1 > options.most).nonzero().flatten().tolist()
-        if short:
-            raise ValueError(
-                f"the phrases of source {short[0]} need {int(needed[short[0]])} tokens and an end, but max_length leaves "
-                f"{int(options.most[short[0]])}: allow more, or ask for less"
-            )
+        self._check()
         shape = rows.sources, options.beams
         self.met = (phrases.lengths == 0)[:, None].expand(*shape, -1)  # (B, N, C)
-        self.begun = torch.zeros_like(self.met, dtype=torch.long)  # (B, N, C), first tokens of unmet phrases at the end
+        self.begun = torch.zeros_like(self.met, dtype=torch.long)  # (B, N, C), first tokens of unmet forms at the end
         self.since = torch.zeros(shape, dtype=torch.long, device=rows.ids.device)  # (B, N), tokens when the last was met
+
+    def _check(self) -> None:
+        tokens, needed, most = self.phrases.tokens, self.phrases.room.sum(1), self.options.most  # most, needed: (sources)
+        short = ((needed > 0) & (needed + 1 > most)).nonzero().flatten().tolist()
+        if short:
+            raise ValueError(
+                f"the phrases of source {short[0]} take up to {int(needed[short[0]])} tokens and an end, but its limit is "
+                f"{int(most[short[0]])}: allow more, or ask for less"
+            )
+        ends = torch.isin(tokens, self.options.end).flatten(1).any(1).nonzero().flatten().tolist()
+        if ends:
+            raise ValueError(f"a phrase of source {ends[0]} holds an end token, behind which nothing is written: leave it out")
+        if int(tokens.max()) >= self.rows.vocabulary:
+            raise ValueError(f"phrases hold token {int(tokens.max())}, but the vocabulary has {self.rows.vocabulary} tokens")
 
     def step(self) -> None:
         scores, origins, tokens = self.candidates()  # (B, K)
         met, begun, since = self.states(origins, tokens)  # (B, K, C), (B, K, C), (B, K)
         done = self.finished(origins, tokens)
-        whole = met.all(2)  # (B, K)
-        self.collect(*self.best_done(scores.masked_fill(done & ~whole, NEVER), origins, tokens, done))
-        chosen = self.share_out(scores.masked_fill(done, NEVER), met, begun)  # (B, N)
-        self.scores = scores.masked_fill(done, NEVER).gather(1, chosen)
+        best, whole = scores.masked_fill(~met.all(2), NEVER).topk(self.options.beams)  # (B, N), of those that met all
+        self.collect(best, *(each.gather(1, whole) for each in (origins, tokens, done)))
+        scores = scores.masked_fill(done, NEVER)
+        chosen = self.share_out(scores, met, begun)  # (B, N)
+        self.scores = scores.gather(1, chosen)
         deep = chosen[:, :, None].expand(-1, -1, met.shape[2])
         self.met, self.begun, self.since = met.gather(1, deep), begun.gather(1, deep), since.gather(1, chosen)
         self.advance(origins.gather(1, chosen), tokens.gather(1, chosen))
@@ -98,98 +139,87 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def candidates(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The best continuations and all that continue a phrase, each once: scores (B, K), beams and tokens."""
-        values = self.forbid_ends(self.processed(self.rows.logits()))  # (B*N, V)
-        values = values.view(*self.scores.shape, -1)  # (B, N, V)
-        whole = self.met.all(2)  # (B, N)
-        ends = torch.zeros(values.shape[2], dtype=torch.bool, device=values.device)
-        ends[self.options.end] = True
-        values = values.masked_fill(~whole[:, :, None] & ends, NEVER)
+        values = self.forbid_ends(self.processed(self.rows.logits())).view(*self.scores.shape, -1)  # (B, N, V)
+        end = self.options.end
+        values[:, :, end] = values[:, :, end].masked_fill(~self.met.all(2, keepdim=True), NEVER)
         helpful = self.helpful()  # (B, N, C)
         values = self.leave_room(values, helpful)
         scores, origins, tokens = self.best_of(values.flatten(0, 1))  # (B, K)
-        wanted = helpful.clamp(min=0)  # (B, N, C)
-        further = (values.gather(2, wanted) + self.scores[:, :, None]).masked_fill(helpful < 0, NEVER).flatten(1)  # (B, N*C)
-        beams = torch.arange(values.shape[1], device=values.device)[:, None].expand(-1, wanted.shape[2])
-        further_origins, further_tokens = beams.flatten().expand_as(further), wanted.flatten(1)
-        known = (further_origins[:, :, None] == origins[:, None]) & (further_tokens[:, :, None] == tokens[:, None])
-        twice = (further_origins[:, :, None] == further_origins[:, None]) & (
-            further_tokens[:, :, None] == further_tokens[:, None]
-        )
-        twice = twice & torch.ones(twice.shape[1:], dtype=torch.bool, device=twice.device).tril(-1)
-        further = further.masked_fill(known.any(2) | twice.any(2), NEVER)
-        scores, origins = torch.cat([scores, further], dim=1), torch.cat([origins, further_origins], dim=1)
-        return scores, origins, torch.cat([tokens, further_tokens], dim=1)  # (B, K)
+        more = values.gather(2, helpful.clamp(min=0)) + self.scores[:, :, None]  # (B, N, C)
+        more = more.masked_fill((helpful < 0) | self._twice(helpful), NEVER).flatten(1)  # (B, N*C)
+        beams = torch.arange(values.shape[1], device=values.device).repeat_interleave(helpful.shape[2])  # (N*C)
+        more_tokens, more_origins = helpful.clamp(min=0).flatten(1), beams.expand_as(more)
+        known = (more_origins[:, :, None] == origins[:, None]) & (more_tokens[:, :, None] == tokens[:, None])  # (B, N*C, K)
+        more = more.masked_fill(known.any(2), NEVER)
+        both = (scores, more), (origins, more_origins), (tokens, more_tokens)
+        scores, origins, tokens = (torch.cat(pair, dim=1) for pair in both)  # (B, K + N*C)
+        return scores, origins, tokens
+
+    def processed(self, logits: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities (B*N, V) after the caller's processors, which in greedy search are shown logits, as transformers'."""
+        if self.options.beams > 1:
+            return super().processed(logits)
+        return self.processors(self.ids, logits, self.alive) - logits.logsumexp(-1, keepdim=True)
+
+    @staticmethod
+    def _twice(tokens: torch.Tensor) -> torch.Tensor:
+        """Which tokens (B, N, C) of a beam stand before, too."""
+        return (tokens[..., :, None] == tokens[..., None, :]).tril(-1).any(3)
 
     def active(self, met: torch.Tensor) -> torch.Tensor:
-        """The phrases (B, N, C) that a hypothesis may work on: all that are unmet, or the first of those."""
+        """The forms (B, K, C) that a hypothesis may work on: of all phrases that are unmet, or of the first of those."""
         unmet = ~met
-        return unmet & (unmet.cumsum(2) == 1) if self.phrases.ordered else unmet
+        if not self.phrases.ordered:
+            return unmet
+        return self.phrases.of_phrases(unmet & (unmet.cumsum(2) == 1), self.alive)
 
     def helpful(self) -> torch.Tensor:
-        """The token (B, N, C) that continues each phrase, -1 where there is none."""
-        tokens = self.phrases.tokens[self.alive]  # (B, C, P)
-        if not tokens.numel():
-            return self.begun - 1
-        continued = tokens[:, None].expand(-1, self.begun.shape[1], -1, -1).gather(3, self.begun[..., None]).squeeze(3)
+        """The token (B, N, C) that continues each form, -1 where there is none."""
+        tokens = self.phrases.tokens[self.alive][:, None].expand(-1, self.begun.shape[1], -1, -1)  # (B, N, C, P)
+        continued = tokens.gather(3, self.begun[..., None]).squeeze(3)
         return continued.masked_fill(~self.active(self.met), -1)
 
+    def needed(self, met: torch.Tensor) -> torch.Tensor:
+        """Tokens (B, K) that suffice for all phrases that are unmet."""
+        return self.phrases.room[self.alive][:, None].masked_fill(met, 0).sum(2)
+
     def leave_room(self, values: torch.Tensor, helpful: torch.Tensor) -> torch.Tensor:
-        """The scores (B, N, V), with only helpful tokens where another would leave too few for all that is unmet."""
-        needed = self.phrases.lengths[self.alive][:, None].masked_fill(self.met, 0).sum(2)  # (B, N)
+        """The scores (B, N, V), with only such helpful tokens where others would leave too few for all that is unmet."""
+        needed = self.needed(self.met)  # (B, N)
         left = self.options.most[self.alive][:, None] - (self.ids.shape[1] - self.prompt) - 1  # (B, 1), but for the end
         tight = (needed > 0) & (left <= needed)  # (B, N)
         if not tight.any():
             return values
-        furthest = self.begun == self.begun.amax(2, keepdim=True)  # (B, N, C)
-        only = torch.full_like(values, NEVER)
-        index = helpful.masked_fill(~furthest, -1)  # (B, N, C)
+        far = needed[:, :, None] - self.begun <= left[:, :, None]  # (B, N, C), far enough to be in time
+        index = helpful.masked_fill(~far, -1)  # (B, N, C)
         kept = values.gather(2, index.clamp(min=0)).masked_fill(index < 0, NEVER)
-        only.scatter_reduce_(2, index.clamp(min=0), kept, "amax")
+        only = torch.full_like(values, NEVER).scatter_reduce_(2, index.clamp(min=0), kept, "amax")
         return torch.where(tight[:, :, None], only, values)
 
     def states(self, origins: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What candidates (B, K) have met (B, K, C), begun (B, K, C), and where what they begin may start (B, K)."""
-        deep = origins[:, :, None].expand(-1, -1, self.met.shape[2])
-        met = self.met.gather(1, deep)
+        met = self.met.gather(1, origins[:, :, None].expand(-1, -1, self.met.shape[2]))
         since = self.since.gather(1, origins)
         ids = self.continued(origins, tokens)[:, :, self.prompt :]  # (B, K, t)
         begun = self.phrases.progress(ids, self.alive, ids.shape[2] - since)  # (B, K, C)
         new = self.active(met) & (begun == self.phrases.lengths[self.alive][:, None])  # (B, K, C)
-        met = met | new
+        met = met | self.phrases.of_phrases(new, self.alive)
         if self.phrases.ordered:
             since = torch.where(new.any(2), ids.shape[2], since)
             begun = begun.masked_fill(new.any(2, keepdim=True), 0)
         return met, begun.masked_fill(~self.active(met), 0), since
 
-    def best_done(self, scores: torch.Tensor, origins: torch.Tensor, tokens: torch.Tensor, done: torch.Tensor):
-        """The N best candidates that are done, wherever they stand: (B, N) each, as `collect` takes them."""
-        best, chosen = scores.masked_fill(~done, NEVER).topk(self.options.beams)
-        return best, origins.gather(1, chosen), tokens.gather(1, chosen), done.gather(1, chosen)
-
     def share_out(self, scores: torch.Tensor, met: torch.Tensor, begun: torch.Tensor) -> torch.Tensor:
         """N candidates (B, N): the best of each bank in turn, those with the most tokens of phrases first."""
-        lengths = self.phrases.lengths[self.alive][:, None]  # (B, 1, C)
-        bank = lengths.masked_fill(~met, 0).sum(2) + (begun.amax(2) if begun.shape[2] else 0)  # (B, K)
+        every = self.phrases.room[self.alive].sum(1, keepdim=True)  # (B, 1)
+        bank = every - self.needed(met) + begun.amax(2)  # (B, K)
         order = scores.sort(dim=1, descending=True, stable=True).indices
         bank = bank.gather(1, order)
-        same = bank[:, :, None] == bank[:, None]  # (B, K, K)
-        rank = (same & torch.ones_like(same[0]).tril(-1)).sum(2)  # (B, K), better ones of the same bank
+        rank = (bank[:, :, None] == bank[:, None]).tril(-1).sum(2)  # (B, K), better ones of the same bank
         possible = scores.gather(1, order) > NEVER
-        priority = torch.where(possible, rank * (int(lengths.sum(2).max()) + 1) - bank, torch.iinfo(torch.long).max)
+        priority = torch.where(possible, rank * (every + 1) - bank, torch.iinfo(torch.long).max)
         return order.gather(1, priority.sort(dim=1, stable=True).indices[:, : self.options.beams])
 
     def keep(self, order: torch.Tensor) -> None:
         super().keep(order)
         self.met, self.begun, self.since = self.met[order], self.begun[order], self.since[order]
-
-    def run(self) -> Hypotheses:
-        """As a beam search.
-
-        Raises:
-            ValueError: if a source has no hypothesis with all its phrases, because a processor forbids one of their tokens.
-        """
-        found = super().run()
-        without = (found.scores[:, 0] == NEVER).nonzero().flatten().tolist()
-        if without:
-            raise ValueError(f"no output of source {without[0]} can contain all its phrases: another option forbids their tokens")
-        return found

@@ -8,7 +8,8 @@
 - From a smaller model of the same vocabulary, which decodes greedily ahead.
 
 A step reads the last token and all guesses. The guesses are right as long as each is the most probable token after those before
-it; the first that is not is replaced by that token. Each row of a batch keeps its own number of them (see `slots.py`).
+it; the first that is not is replaced by that token. Each row of a batch keeps its own number of them (see `slots.py`). The output
+is that of greedy search but for ties within rounding, which differs with the number of tokens that a step reads.
 
 Shapes: `B` rows still decoded, `k` guesses a step, `S` source length, `V` vocabulary.
 """
@@ -16,12 +17,12 @@ Shapes: `B` rows still decoded, `k` guesses a step, `S` source length, `V` vocab
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
-from transformers.generation.utils import GenerateEncoderDecoderOutput
 
-from transduct.decoding.ensemble import make_rows
+from transduct.decoding.ensemble import member_rows
 from transduct.decoding.rows import Rows
-from transduct.decoding.search import check_options, limits_and_criteria, padding
+from transduct.decoding.search import SearchOutput, check_options, length_limits, padding
 from transduct.decoding.slots import Slots
 
 
@@ -31,6 +32,9 @@ class Draft(Protocol):
     def guess(self, ids: torch.Tensor, lengths: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Guesses (B, k) for what follows the first `lengths` (B) tokens of `ids` (B, room), and which of them are meant."""
 
+    def settle(self, right: torch.Tensor) -> None:
+        """Only the first `right` (B) of the guesses were right."""
+
     def keep(self, order: torch.Tensor) -> None:
         """Go on with the rows `order` alone."""
 
@@ -39,7 +43,8 @@ class SourceLookup:
     """Guesses what follows in the source where the output's last tokens stand.
 
     Args:
-        source: ids (B, S); real: (B, S), False at padding; longest: tokens of the n-gram that is looked up first.
+        source: ids (B, S); real: (B, S), False at padding; prompt: tokens that the decoder starts with.
+        longest: tokens of the longest n-gram that is looked up; a longer one that is found overrules a shorter one.
     """
 
     def __init__(self, source: torch.Tensor, real: torch.Tensor, prompt: int, longest: int):
@@ -65,6 +70,9 @@ class SourceLookup:
         inside = (start >= 0)[:, None] & (index < size)
         guesses = self.source.gather(1, index.clamp(0, size - 1)).masked_fill(~inside, -1)
         return guesses.clamp(min=0), (guesses >= 0).cumprod(1).bool()
+
+    def settle(self, right: torch.Tensor) -> None:
+        """Nothing depends on it: the output's last tokens tell where to go on."""
 
     def keep(self, order: torch.Tensor) -> None:
         self.source, self.next = self.source[order], self.next[order]
@@ -113,41 +121,40 @@ def greedy_with_drafts(
     draft_model: Any = None,
     draft_tokens: int = 8,
     draft_ngram: int = 3,
+    max_length_by_source: tuple[float, float] | None = None,
     inputs_tensor: torch.Tensor | None = None,
     synced_gpus: bool = False,
     **model_kwargs: Any,
-) -> torch.Tensor | GenerateEncoderDecoderOutput:
+) -> torch.Tensor | SearchOutput:
     """Greedy search as `model.generate(custom_generate=greedy_with_drafts, ...)`.
 
     Args:
         draft_model: a smaller model with the same vocabularies; None: guesses come from the source.
         draft_tokens: guesses a step; draft_ngram: longest n-gram that is looked up in the source.
+        max_length_by_source: see `length_limits` in `search.py`. inputs_tensor: the source, which `generate` passes itself.
 
     Returns:
-        The ids that greedy search gives: (sources, longest).
+        The ids that greedy search gives: (sources, longest), or an output with them.
 
     Raises:
         ValueError: for models that are not of this package, and options that it cannot honour.
     """
     check_options("greedy_with_drafts", generation_config, synced_gpus)
     _check(model, draft_model, logits_processor, generation_config, draft_tokens, draft_ngram)
-    members = make_rows(
-        model, input_ids, 1, generation_config, model_kwargs, [] if draft_model is None else [draft_model], "log", inputs_tensor
-    )
-    limits, criteria = limits_and_criteria(stopping_criteria, len(input_ids), input_ids.shape[1])
+    if "decoder_attention_mask" in model_kwargs:
+        raise ValueError("decoder_attention_mask cannot be had with greedy_with_drafts: give prompts of one length")
+    others = [] if draft_model is None else [draft_model]
+    rows = member_rows(model, input_ids, 1, generation_config, model_kwargs, others, inputs_tensor)
+    most, _, criteria = length_limits(rows[0], stopping_criteria, generation_config, model_kwargs, max_length_by_source)
     if criteria:
         raise ValueError(f"stopping_criteria {[type(each).__name__ for each in criteria]} cannot be had with greedy_with_drafts")
-    draft: Any
-    if draft_model is None:
-        draft = _lookup(members, inputs_tensor, draft_ngram)
-    else:
-        draft = ModelDraft(Slots(members.members[1]))  # type: ignore[attr-defined]
-        members = members.members[0]  # type: ignore[attr-defined]
-    ends = generation_config._eos_token_tensor
-    ends = input_ids.new_empty(0) if ends is None else ends.to(input_ids.device)
+    draft: Draft = _lookup(rows[0], inputs_tensor, draft_ngram) if draft_model is None else ModelDraft(Slots(rows[1]))
+    end = generation_config._eos_token_tensor
+    end = most.new_empty(0) if end is None else end.to(most.device)
+    decoding = _Decoding(Slots(rows[0]), draft, input_ids, most, end, draft_tokens, padding(generation_config))
     with torch.no_grad():
-        ids = _decode(Slots(members), draft, input_ids, limits.clamp(min=1), ends, draft_tokens, padding(generation_config))
-    return GenerateEncoderDecoderOutput(sequences=ids) if generation_config.return_dict_in_generate else ids
+        output = decoding.run()
+    return output if generation_config.return_dict_in_generate else output.sequences
 
 
 def _check(model: Any, draft_model: Any, processors: Any, config: Any, tokens: int, ngram: int) -> None:
@@ -172,42 +179,80 @@ def _lookup(rows: Rows, source: torch.Tensor | None, ngram: int) -> SourceLookup
     return SourceLookup(source, real, rows.ids.shape[1], ngram)
 
 
-def _decode(
-    slots: Slots, draft: Any, prompt: torch.Tensor, limits: torch.Tensor, ends: torch.Tensor, count: int, pad: int
-) -> torch.Tensor:
-    """Ids (sources, longest) of all sources."""
-    device, start = prompt.device, prompt.shape[1]
-    limits = limits.to(device)
-    room = start + int(limits.max()) + count + 1
-    ids = torch.nn.functional.pad(prompt, (0, room - start), value=pad)  # (B, room)
-    out, alive = ids.clone(), torch.arange(len(ids), device=device)
-    lengths = torch.full((len(ids),), start, device=device)  # (B)
-    longest = start
-    while len(alive):
-        guesses, meant = draft.guess(ids, lengths, count)  # (B, k)
-        width = int((lengths - slots.real.sum(1)).max())  # tokens that are yet to be read: the prompt at first, then one
-        index = lengths[:, None] - width + torch.arange(width, device=device)
-        tokens = torch.cat([ids.gather(1, index), guesses], dim=1)  # (B, width + k)
+class _Decoding:
+    """Greedy search over one batch.
+
+    Args:
+        slots: the model, which has read nothing yet; prompt: (sources, T), what the decoder starts with.
+        most: (sources), tokens that may be generated; end: ids (E) of end tokens; count: guesses a step; pad: what follows an end.
+    """
+
+    def __init__(
+        self, slots: Slots, draft: Draft, prompt: torch.Tensor, most: torch.Tensor, end: torch.Tensor, count: int, pad: int
+    ):
+        self.slots, self.draft, self.end, self.count, self.pad = slots, draft, end, count, pad
+        self.prompt = prompt.shape[1]
+        self.limits = self.prompt + most  # (B), lengths at which rows are done
+        self.ids = F.pad(prompt, (0, int(most.max()) + count + 1), value=pad)  # (B, room)
+        self.lengths = torch.full_like(most, self.prompt)  # (B), tokens of each row, the prompt included
+        self.alive = torch.arange(len(prompt), device=prompt.device)  # (B), the numbers of the rows still decoded
+        self.out = self.ids.clone()  # (sources, room)
+        self.out_lengths = self.lengths.clone()  # (sources)
+        self.log_probs = torch.zeros(len(prompt), device=prompt.device)  # (sources)
+
+    def run(self) -> SearchOutput:
+        """Decode until all rows are done."""
+        while len(self.alive):
+            guesses, meant = self.guess()  # (B, k)
+            best, log_probs = self.check(guesses, meant)  # (B, k + 1)
+            right = ((best[:, :-1] == guesses) & meant).cumprod(1).sum(1)  # (B)
+            self.slots.take_back(self.counted(self.count) < right[:, None])
+            self.draft.settle(right)
+            self.leave(self.write(best, log_probs, right))
+        longest = int(self.out_lengths.max())
+        return SearchOutput(sequences=self.out[:, :longest], lengths=self.out_lengths - self.prompt, log_probs=self.log_probs)
+
+    def counted(self, count: int) -> torch.Tensor:
+        """0 to `count` - 1."""
+        return torch.arange(count, device=self.ids.device)
+
+    def guess(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The draft's guesses (B, k), and which of them are meant; those behind which nothing more is written are not."""
+        guesses, meant = self.draft.guess(self.ids, self.lengths, self.count)
+        return guesses, meant & (self.counted(self.count) < (self.limits - self.lengths - 1)[:, None])
+
+    def check(self, guesses: torch.Tensor, meant: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The most probable tokens (B, k + 1) after what is written and after each guess, and their log-probabilities."""
+        width = int(
+            (self.lengths - self.slots.real.sum(1)).max()
+        )  # tokens that are yet to be read: the prompt at first, then one
+        index = self.lengths[:, None] - width + self.counted(width)  # (B, width)
+        tokens = torch.cat([self.ids.gather(1, index), guesses], dim=1)  # (B, width + k)
         real = torch.cat([torch.ones_like(index, dtype=torch.bool), meant], dim=1)
-        best = slots.feed(tokens, real)[:, width - 1 :].argmax(-1)  # (B, k + 1)
-        right = ((best[:, :-1] == guesses) & meant).cumprod(1).sum(1)  # (B)
-        slots.take_back(torch.arange(width + count, device=device) < width + right[:, None])
-        if isinstance(draft, ModelDraft):
-            draft.settle(right)
-        new = torch.arange(count + 1, device=device) <= right[:, None]  # (B, k + 1), the right guesses and one more
-        ended = torch.isin(best, ends) & new
-        new = new & (ended.cumsum(1) - ended.int() == 0)  # nothing follows an end
-        new = new & (torch.arange(count + 1, device=device) < (start + limits[alive] - lengths)[:, None])
-        done = (ended & new).any(1) | (lengths + new.sum(1) >= start + limits[alive])  # (B)
-        places = lengths[:, None] + torch.arange(count + 1, device=device)
-        ids.scatter_(1, places, torch.where(new, best, pad))
-        lengths = lengths + new.sum(1)
-        out[alive], longest = ids, max(longest, int(lengths.max()))
-        stays = (~done).nonzero().squeeze(1)
-        if len(stays) < len(alive):
-            order = stays
-            alive, ids, lengths = alive[order], ids[order], lengths[order]
-            if len(alive):
-                slots.keep(order)
-                draft.keep(order)
-    return out[:, :longest]
+        logits = self.slots.feed(tokens, real)[:, width - 1 :]  # (B, k + 1, V)
+        values, best = logits.max(-1)
+        return best, values - logits.logsumexp(-1)
+
+    def write(self, best: torch.Tensor, log_probs: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Write the right guesses and one more token, up to an end or the limit; which rows (B) are done."""
+        steps = self.counted(best.shape[1])
+        ended = torch.isin(best, self.end)
+        before = ended.cumsum(1) - ended.int()  # (B, k + 1), ends before each
+        new = (steps <= right[:, None]) & (before == 0) & (steps < (self.limits - self.lengths)[:, None])
+        self.ids.scatter_(1, self.lengths[:, None] + steps, torch.where(new, best, self.pad))
+        self.lengths = self.lengths + new.sum(1)
+        self.out[self.alive], self.out_lengths[self.alive] = self.ids, self.lengths
+        self.log_probs[self.alive] += log_probs.masked_fill(~new, 0.0).sum(1)
+        return (ended & new).any(1) | (self.lengths >= self.limits)
+
+    def leave(self, done: torch.Tensor) -> None:
+        """Let the rows (B) go that are done."""
+        stay = (~done).nonzero().squeeze(1)
+        if len(stay) == len(done):
+            return
+        self.alive, self.ids, self.lengths, self.limits = (
+            each[stay] for each in (self.alive, self.ids, self.lengths, self.limits)
+        )
+        if len(stay):
+            self.slots.keep(stay)
+            self.draft.keep(stay)

@@ -2,7 +2,8 @@
 
     model.generate(**inputs, num_beams=4, custom_generate=transduct.decoding.beam_search, ensemble=[second, third])
 
-All models must read the same source ids and write the same vocabulary; sizes and families may differ.
+All models must read the same source ids, write the same vocabulary and start and end targets with the same tokens; sizes and
+families may differ, and each may be on a device of its own.
 """
 
 import copy
@@ -33,16 +34,16 @@ class EnsembleRows(Rows):
         self.mean = mean
 
     def logits(self) -> torch.Tensor:
-        log_probs = torch.stack(
-            [member.logits().log_softmax(-1).to(self.ids.device) for member in self.members]
-        )  # (models, B*N, V)
+        each = [member.logits().log_softmax(-1).to(self.ids.device) for member in self.members]
+        log_probs = torch.stack(each)  # (models, B*N, V)
         if self.mean == "log":
-            return log_probs.mean(0)
+            return log_probs.mean(0)  # (B*N, V), which a search makes sum to 1 as it does any logits
         return log_probs.logsumexp(0) - math.log(len(self.members))  # (B*N, V)
 
     def append(self, tokens: torch.Tensor, origins: torch.Tensor | None = None) -> None:
         for member in self.members:
-            member.append(tokens, origins)
+            device = member.ids.device
+            member.append(tokens.to(device), None if origins is None else origins.to(device))
         self.ids = self.members[0].ids
 
     @property
@@ -55,7 +56,7 @@ class EnsembleRows(Rows):
 
     def keep(self, order: torch.Tensor) -> None:
         for member in self.members:
-            member.keep(order)
+            member.keep(order.to(member.ids.device))
         self.ids = self.members[0].ids
 
 
@@ -72,36 +73,71 @@ def make_rows(
     """The rows of a search by one model, or by several.
 
     Args:
-        arguments: what `generate` made for `model`; ensemble: further models; inputs_tensor: the source ids (sources, S).
+        input_ids: what the decoder starts with (sources * candidates, T); arguments: what `generate` made for `model`.
+        ensemble: further models; mean: how they vote; inputs_tensor: the source ids (sources, S).
 
     Raises:
         ValueError: for models that cannot vote together.
     """
-    first = Rows(model, input_ids, candidates, generation_config, arguments)
-    if not ensemble:
-        return first
     if mean not in ("probability", "log"):
         raise ValueError(f"ensemble_mean={mean!r} must be 'probability' or 'log'")
+    if mean != "probability" and not ensemble:
+        raise ValueError(f"ensemble_mean={mean!r} belongs to ensemble, which holds no model")
+    members = member_rows(model, input_ids, candidates, generation_config, arguments, ensemble, inputs_tensor)
+    return EnsembleRows(members, mean) if ensemble else members[0]
+
+
+def member_rows(
+    model: Any,
+    input_ids: torch.Tensor,
+    candidates: int,
+    generation_config: Any,
+    arguments: dict[str, Any],
+    others: Sequence[Any],
+    inputs_tensor: torch.Tensor | None,
+) -> list[Rows]:
+    """The rows of `model`, and of other models for the same sources; see `make_rows`."""
+    rows = [Rows(model, input_ids, candidates, generation_config, arguments)]
+    if not others:
+        return rows
     if inputs_tensor is None or inputs_tensor.is_floating_point():
-        raise ValueError("an ensemble needs token ids as its source, not features or embeddings")
-    for other in ensemble:
+        raise ValueError("several models need token ids as their source, not features or embeddings")
+    if "decoder_attention_mask" in arguments:
+        raise ValueError("decoder_attention_mask cannot be had with several models: give prompts of one length")
+    for other in others:
         _check_member(model, other)
     mask = arguments.get("attention_mask")
     if mask is not None:
         mask = mask[:: len(mask) // len(inputs_tensor)]  # once a source
-    members = [first]
-    for other in ensemble:
+    for other in others:
         own = _arguments(other, inputs_tensor.to(other.device), mask, candidates, generation_config)
-        members.append(Rows(other, input_ids, candidates, generation_config, own))
-    return EnsembleRows(members, mean)
+        rows.append(Rows(other, input_ids.to(other.device), candidates, generation_config, own))
+    return rows
 
 
 def _check_member(model: Any, other: Any) -> None:
+    """Refuse a model that cannot go together with the first one.
+
+    Raises:
+        ValueError: naming what differs.
+    """
     if not other.config.is_encoder_decoder:
         raise ValueError(f"ensemble holds a {type(other).__name__}, which is no encoder-decoder")
-    sizes = [each.config.get_text_config(decoder=True).vocab_size for each in (model, other)]
-    if sizes[0] != sizes[1]:
-        raise ValueError(f"ensemble: target vocabularies of {sizes[0]} and {sizes[1]} tokens cannot vote together")
+    for what, get in (
+        ("source vocabularies", lambda each: each.get_input_embeddings().weight.shape[0]),
+        ("target vocabularies", lambda each: each.get_output_embeddings().weight.shape[0]),
+        ("decoder_start_token_id", lambda each: _token(each, "decoder_start_token_id")),
+        ("eos_token_id", lambda each: _token(each, "eos_token_id")),
+    ):
+        one, another = get(model), get(other)
+        if one != another:
+            raise ValueError(f"models with {what} {one} and {another} cannot go together: they need one vocabulary")
+
+
+def _token(model: Any, name: str) -> Any:
+    """A special token as generation uses it."""
+    chosen = getattr(model.generation_config, name, None)
+    return getattr(model.config, name, None) if chosen is None else chosen
 
 
 def _arguments(model: Any, source: torch.Tensor, mask: torch.Tensor | None, candidates: int, config: Any) -> dict[str, Any]:

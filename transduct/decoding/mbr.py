@@ -1,5 +1,7 @@
 """Minimum Bayes risk: of several candidates, the one that the others agree with most (arXiv 2005.10283).
 
+    minimum_bayes_risk(["a cat sat", "a cat sits", "the dog"], utility="chrf")  # "a cat sits"
+
 Each candidate's expected utility is its mean similarity to all candidates as pseudo-references; samples of the model weigh alike,
 hypotheses of a search by their probabilities, if given.
 """
@@ -13,7 +15,7 @@ Utility = Callable[[str, str], float]
 
 
 def utility_named(name: str) -> Utility:
-    """sacreBLEU's sentence-level chrF or BLEU.
+    """sacreBLEU's sentence-level chrF or BLEU, from 0 to 100.
 
     Raises:
         ValueError: for another name.
@@ -29,24 +31,25 @@ def utility_named(name: str) -> Utility:
 def expected_utilities(
     candidates: Sequence[str], utility: str | Utility = "chrf", weights: Sequence[float] | None = None
 ) -> np.ndarray:
-    """The expected utility of each candidate; equal ones are compared once.
+    """The expected utility (candidates) of each candidate; equal ones are compared once.
 
     Args:
+        utility: "chrf", "bleu", or a function of hypothesis and reference.
         weights: of the candidates as references, in any unit; None: all alike.
 
     Raises:
         ValueError: for no candidates, or weights of another number, below 0 or all 0.
     """
-    if not candidates:
-        raise ValueError("candidates is empty: there is nothing to choose from")
+    if isinstance(candidates, str) or not len(candidates):
+        raise ValueError(f"candidates={candidates!r} must be a list of texts, at least one")
     given = np.ones(len(candidates)) if weights is None else np.asarray(weights, dtype=float)
-    if given.shape != (len(candidates),) or (given < 0).any() or not given.sum() > 0:
+    if given.shape != (len(candidates),) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
         raise ValueError(f"weights={weights!r} must hold a number >= 0 for each of {len(candidates)} candidates, not all 0")
     similarity = utility_named(utility) if isinstance(utility, str) else utility
-    texts = list(dict.fromkeys(candidates))
-    numbers = [texts.index(text) for text in candidates]
-    mass = np.bincount(numbers, weights=given, minlength=len(texts)) / given.sum()  # (texts)
-    table = np.array([[similarity(hypothesis, reference) for reference in texts] for hypothesis in texts])
+    places: dict[str, int] = {}
+    numbers = [places.setdefault(text, len(places)) for text in candidates]
+    mass = np.bincount(numbers, weights=given) / given.sum()  # (texts)
+    table = np.array([[similarity(hypothesis, reference) for reference in places] for hypothesis in places])
     return (table @ mass)[numbers]
 
 

@@ -43,6 +43,11 @@ class Rows:
         """B, those that are still searched."""
         return self.ids.shape[0] // self.candidates
 
+    @property
+    def vocabulary(self) -> int:
+        """V, the target's tokens."""
+        return self.model.get_output_embeddings().weight.shape[0]
+
     def logits(self) -> torch.Tensor:
         """Float32 logits (B*N, V) of the next token of each row. The rows' last tokens must have been appended."""
         if self.outputs is None:

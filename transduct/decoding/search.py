@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from transformers import EosTokenCriteria, GenerationConfig, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
-from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 
-from transduct.decoding.beam import BeamOptions, BeamSearch, Hypotheses, Stopping
-from transduct.decoding.constraints import ConstrainedBeamSearch, Phrases
+from transduct.decoding.beam import NEVER, BeamOptions, BeamSearch, Hypotheses, Stopping
+from transduct.decoding.constraints import ConstrainedBeamSearch, Phrase, Phrases
 from transduct.decoding.coverage import Coverage
 from transduct.decoding.cross_attention import attention_weights
 from transduct.decoding.diverse import DiverseBeamSearch
@@ -39,6 +39,18 @@ IGNORED = (
 
 
 @dataclass
+class SearchOutput(GenerateEncoderDecoderOutput):
+    """Ids as `sequences`, and for each row:
+
+    Args:
+        lengths: (rows), generated tokens, the end included; log_probs: (rows), what the model thinks of them, summed.
+    """
+
+    lengths: torch.Tensor | None = None
+    log_probs: torch.Tensor | None = None
+
+
+@dataclass
 class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
     """As transformers' output, with `sequences` and `sequences_scores`, and for each hypothesis:
 
@@ -63,7 +75,7 @@ def beam_search(
     coverage_layer: int = -1,
     max_length_by_source: tuple[float, float] | None = None,
     min_length_by_source: tuple[float, float] | None = None,
-    phrases: Sequence[Sequence[Sequence[int]]] | None = None,
+    phrases: Sequence[Sequence[Phrase]] | None = None,
     ordered_phrases: bool = False,
     beam_groups: int = 1,
     diversity_penalty: float = 0.0,
@@ -78,8 +90,7 @@ def beam_search(
     Args:
         length_normalization, length_offset, word_reward: see `normalization.py`; the exponent is generate's `length_penalty`.
         coverage_penalty, coverage_layer: see `coverage.py`.
-        max_length_by_source: (a, b): at most `a * S + b` tokens for a source of S tokens; (1, 50) is the paper's.
-        min_length_by_source: the same for the least.
+        max_length_by_source, min_length_by_source: see `length_limits`.
         phrases, ordered_phrases: what the targets of each source must contain, see `constraints.py`.
         beam_groups, diversity_penalty: see `diverse.py`.
         ensemble, ensemble_mean: further models, see `ensemble.py`. inputs_tensor: the source, which `generate` passes itself.
@@ -88,20 +99,15 @@ def beam_search(
         What `generate` returns: ids (sources * num_return_sequences, longest), or an output with `sequences_scores` and more.
 
     Raises:
-        ValueError: for an option that it cannot honour.
+        ValueError: for an option that it cannot honour, and for options that leave a source no output.
     """
     check_options("beam_search", generation_config, synced_gpus)
     beams = generation_config.num_beams
     scoring = Scoring(length_normalization, generation_config.length_penalty, length_offset, word_reward)
     rows = make_rows(model, input_ids, beams, generation_config, model_kwargs, ensemble, ensemble_mean, inputs_tensor)
-    limits, own = limits_and_criteria(stopping_criteria, rows.sources, input_ids.shape[1])
-    most, least = (
-        None if ratio is None else length_by_source(name, ratio, source_lengths(name, model_kwargs, rows.sources))
-        for name, ratio in (("max_length_by_source", max_length_by_source), ("min_length_by_source", min_length_by_source))
+    most, least, own = length_limits(
+        rows, stopping_criteria, generation_config, model_kwargs, max_length_by_source, min_length_by_source
     )
-    if most is not None:
-        limits = torch.minimum(limits, most)
-    check_lengths(limits.clamp(min=1), least, generation_config, input_ids.shape[1])
     if coverage_penalty:
         rows.coverage = Coverage(coverage_penalty, coverage_layer, rows)
     end = generation_config._eos_token_tensor
@@ -110,13 +116,16 @@ def beam_search(
         wanted=generation_config.num_return_sequences,
         scoring=scoring,
         stopping="first" if beams == 1 else STOPPING[generation_config.early_stopping],
-        end=limits.new_empty(0) if end is None else end.to(limits.device),
+        end=most.new_empty(0) if end is None else end.to(most.device),
         pad=beam_padding(generation_config),
-        most=limits.clamp(min=1),
+        most=most,
         least=least,
     )
     with torch.no_grad(), attention_weights(model) if coverage_penalty else nullcontext():
         found = _search(rows, logits_processor, own, options, phrases, ordered_phrases, beam_groups, diversity_penalty)
+    without = (found.scores[:, 0] == NEVER).nonzero().flatten().tolist()
+    if without:
+        raise ValueError(f"source {without[0]} of the batch has no possible output: {_contradiction(phrases)}")
     wanted = options.wanted
     lengths = found.lengths[:, :wanted].max()
     ids = found.ids[:, :wanted, : input_ids.shape[1] + int(lengths)].flatten(0, 1)
@@ -124,6 +133,12 @@ def beam_search(
         return ids
     scores, lengths, log_probs = (each[:, :wanted].flatten() for each in (found.scores, found.lengths, found.log_probs))
     return BeamSearchOutput(sequences=ids, sequences_scores=scores, lengths=lengths, log_probs=log_probs)
+
+
+def _contradiction(phrases: Any) -> str:
+    if phrases is None:
+        return "logits processors (prefixes, tries, forbidden words) forbid every continuation"
+    return "none contains all its phrases, because other options (prefixes, tries, forbidden words) forbid their tokens"
 
 
 def _search(
@@ -159,10 +174,12 @@ def check_options(search: str, config: GenerationConfig, synced_gpus: bool, samp
         ValueError: naming the option.
     """
     wrong = {name: getattr(config, name, None) for name in IGNORED}
-    wrong |= {"synced_gpus": synced_gpus} | ({"num_beams": config.num_beams > 1} if sampling else {"do_sample": config.do_sample})
+    wrong |= {"synced_gpus": synced_gpus} | ({} if sampling else {"do_sample": config.do_sample})
     for name, value in wrong.items():
         if value:
             raise ValueError(f"{name}={value!r} cannot be had with {search}; leave it out, or custom_generate")
+    if sampling and (config.num_beams > 1 or not config.do_sample):
+        raise ValueError(f"{search} needs do_sample=True and num_beams=1, not {config.do_sample!r} and {config.num_beams}")
     if config.num_beams < 1:
         raise ValueError(f"num_beams={config.num_beams} must be at least 1, which is greedy search")
     if config.early_stopping not in STOPPING:
@@ -180,7 +197,40 @@ def beam_padding(config: GenerationConfig) -> int:
     return padding(config) or (0 if end is None else int(end[0]))
 
 
-def limits_and_criteria(criteria: StoppingCriteriaList, sources: int, prompt: int) -> tuple[torch.Tensor, StoppingCriteriaList]:
+def length_limits(
+    rows: Rows,
+    criteria: StoppingCriteriaList,
+    config: GenerationConfig,
+    arguments: dict[str, Any],
+    most_by_source: tuple[float, float] | None = None,
+    least_by_source: tuple[float, float] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None, StoppingCriteriaList]:
+    """How long the targets of each source may be.
+
+    Args:
+        arguments: what `generate` made for the model.
+        most_by_source: (a, b): at most `a * S + b` tokens for a source of S tokens; (1, 50) is the paper's.
+        least_by_source: the same for the least.
+
+    Returns:
+        The most tokens (sources) that may be generated, the least, None: any, and the criteria that are neither limit nor end.
+
+    Raises:
+        ValueError: for lengths that contradict each other.
+    """
+    prompt = rows.ids.shape[1]
+    limits, own = _limits_and_criteria(criteria, rows.sources, prompt)
+    most, least = (
+        None if ratio is None else length_by_source(name, ratio, source_lengths(name, arguments, rows.sources))
+        for name, ratio in (("max_length_by_source", most_by_source), ("min_length_by_source", least_by_source))
+    )
+    limits = limits.to(rows.ids.device)
+    limits = (limits if most is None else torch.minimum(limits, most.to(limits.device))).clamp(min=1)
+    check_lengths(limits, least, config, prompt)
+    return limits, None if least is None else least.to(limits.device), own
+
+
+def _limits_and_criteria(criteria: StoppingCriteriaList, sources: int, prompt: int) -> tuple[torch.Tensor, StoppingCriteriaList]:
     """The most tokens (sources) that may be generated, and the criteria that are neither a limit nor an end token."""
     limits: list[Any] = []
     own = StoppingCriteriaList()

@@ -31,12 +31,17 @@ class Slots:
         self.fixed: dict[str, Any] = {
             name: value for name, value in rows.arguments.items() if name in ("encoder_outputs", "attention_mask")
         }
+        config = self.model.config
+        self.positions = config.resolved_decoder_max_positions if config.positions == "learned" else None
 
     def feed(self, tokens: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        """Read tokens (B, m) where `real` (B, m); the logits (B, m, V) of what follows each."""
+        """Read tokens (B, m) where `real` (B, m); the logits (B, m, V) of what follows each.
+
+        Tokens beyond the last learned position are read as if they stood there: what follows them is a guess.
+        """
         past = self.real.sum(1, keepdim=True)  # (B, 1)
         self.real = torch.cat([self.real, real], dim=1)  # (B, T + m)
-        positions = (past + real.cumsum(1) - 1).clamp(min=0)  # (B, m)
+        positions = (past + real.cumsum(1) - 1).clamp(0, None if self.positions is None else self.positions - 1)  # (B, m)
         outputs = self.model(
             decoder_input_ids=tokens,
             decoder_attention_mask=self.real,

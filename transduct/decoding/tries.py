@@ -1,5 +1,7 @@
 """Targets out of a closed set, such as names, labels or commands: a trie of token sequences, walked by each hypothesis.
 
+    model.generate(**inputs, num_beams=4, logits_processor=[InTrie(TokenTrie([[17, 4], [17, 9, 9]]), end=1)])
+
 A plain logits processor: it serves `generate` and every search of this package.
 """
 
@@ -9,30 +11,35 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor
 
+Node = dict[Any, Any]
+"""What may follow: a node for each token, and True for None where a sequence may end."""
+
 
 class TokenTrie:
-    """Token sequences, by their beginnings."""
+    """Token sequences, by their beginnings.
+
+    Raises:
+        ValueError: for an empty sequence, or none at all.
+    """
 
     def __init__(self, sequences: Iterable[Sequence[int]]):
-        self.root: dict[Any, Any] = {}
+        self.root: Node = {}
         for sequence in sequences:
             if not len(sequence):
                 raise ValueError("a trie holds no empty sequence: leave it out")
             node = self.root
             for token in sequence:
                 node = node.setdefault(int(token), {})
-            node[None] = True  # a sequence may end here
+            node[None] = True
         if not self.root:
             raise ValueError("a trie needs one sequence at least; with none, nothing could be generated")
 
-    def next_tokens(self, beginning: Sequence[int]) -> tuple[list[int], bool]:
-        """What may follow, and whether a sequence may end here; nothing if no sequence begins so."""
-        node = self.root
+    def node(self, beginning: Sequence[int]) -> Node | None:
+        """Where a beginning leads, None if no sequence begins so."""
+        node: Node | None = self.root
         for token in beginning:
-            if token not in node:
-                return [], False
-            node = node[token]
-        return [token for token in node if token is not None], None in node
+            node = None if node is None else node.get(token)
+        return node
 
 
 class InTrie(LogitsProcessor):
@@ -46,12 +53,38 @@ class InTrie(LogitsProcessor):
         self.trie = trie
         self.end = [end] if isinstance(end, int) else list(end)
         self.prompt_length = prompt_length
+        self.nodes: dict[tuple[int, ...], Node | None] = {}  # where the hypotheses of the last step were
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores (rows, V) in which only what the trie allows is possible."""
+        if input_ids.shape[1] < self.prompt_length:
+            return scores
+        rows = list(map(tuple, input_ids[:, self.prompt_length :].tolist()))
+        self.nodes = {row: self._node(row) for row in set(rows)}
+        index, tokens = [], []
+        for number, row in enumerate(rows):
+            following = self._following(row)
+            index += [number] * len(following)
+            tokens += following
+        place = torch.tensor([index, tokens], dtype=torch.long, device=scores.device).unbind()
         allowed = torch.full_like(scores, float("-inf"))
-        for row, ids in enumerate(input_ids[:, self.prompt_length :].tolist()):
-            tokens, may_end = self.trie.next_tokens(ids)
-            if may_end or not tokens:  # past the end of a finished row, whose scores nobody reads
-                tokens = tokens + self.end
-            allowed[row, tokens] = scores[row, tokens]
+        allowed[place] = scores[place]
         return allowed
+
+    def at_sources(self, input_ids: torch.Tensor, scores: torch.Tensor, sources: torch.Tensor) -> torch.Tensor:
+        """The same, whatever the sources (rows) are."""
+        return self(input_ids, scores)
+
+    def _node(self, row: tuple[int, ...]) -> Node | None:
+        """Where a hypothesis stands: one step from where it stood, so that long ones are not walked from the root each time."""
+        if row[:-1] not in self.nodes:
+            return self.trie.node(row)
+        before = self.nodes[row[:-1]] if row else self.trie.root
+        return before if before is None or not row else before.get(row[-1])
+
+    def _following(self, row: tuple[int, ...]) -> list[int]:
+        """The tokens that may follow; behind an end, whose scores nobody reads, another end."""
+        node = self.nodes[row]
+        if node is None:
+            return self.end if set(self.end).intersection(row) else []
+        return [token for token in node if token is not None] + (self.end if None in node else [])

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 import transduct
+from launching import launch
 from tiny_translation import tiny_translation
 from transduct.cli.main import run
 from transduct.training.metrics import METRICS
@@ -172,3 +173,12 @@ def test_refusals(model, data, tmp_path, capsys):
         ([model, data, "--beams", "0"], "num_beams=0 must be at least 1"),
     ):
         assert message in fails(capsys, *arguments)
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_examples(model, data, tmp_path, capsys):
+    options = ["--json", "--resamples", "10", "--metric", "wer", "--predictions"]
+    done = launch("-m", "transduct.cli.main", "evaluate", str(model), str(data), *options, str(tmp_path / "two.jsonl"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == printed(capsys, model, data, *options, tmp_path / "one.jsonl")  # once, by the main process
+    assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()

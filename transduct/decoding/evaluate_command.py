@@ -56,12 +56,13 @@ def run(options: EvaluationOptions) -> dict[str, Any] | None:
     named = named_metrics(options.metrics or (recipe.evaluation.metrics if recipe is not None else ("bleu", "chrf")))
     rows = list(open_test_set(names, options.columns)) if recipe is None else _test_of(recipe)
     baseline = None if options.baseline is None else read_outputs(options.baseline, len(rows))
-    if options.hypotheses is not None:
-        return report(rows, read_outputs(options.hypotheses, len(rows)), named, baseline, options.resamples)
     processes = Processes()
-    work = _worker(str(model), recipe, options, processes.device)
-    file = None if options.predictions is None else Path(options.predictions)
-    outputs = predict(rows, work, file, options.window, processes.is_main and sys.stderr.isatty(), processes)
+    if options.hypotheses is not None:
+        outputs = read_outputs(options.hypotheses, len(rows))
+    else:
+        work = _worker(str(model), recipe, options, processes.device)
+        file = None if options.predictions is None else Path(options.predictions)
+        outputs = predict(rows, work, file, options.window, processes.is_main and sys.stderr.isatty(), processes)
     return report(rows, outputs, named, baseline, options.resamples) if processes.is_main else None
 
 

@@ -2,9 +2,18 @@
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MBartConfig,
+    MBartForConditionalGeneration,
+)
 
 from configs import build, tiny
+from published import randomise
+from tiny_tokenizers import write_tokenizer
 from tiny_translation import TEXTS, theirs, tiny_translation
 from transduct import TransductForCausalLM, TransductForConditionalGeneration, TransductTokenizer, score, translate
 from transduct.decoding.translate import translate_stream
@@ -267,6 +276,34 @@ def test_unknown_words_are_replaced():
     words = found.text.split()
     assert len(words) == 2
     assert found.alignment == tuple(sorted((["red", "mauve"].index(word), place) for place, word in enumerate(words)))
+
+
+@pytest.mark.parametrize(("name", "source", "target"), [("nllb", "deu_Latn", "hin_Deva"), ("mbart", "de_DE", "fr_XX")])
+def test_languages(tmp_path, name, source, target):
+    tokenizer = AutoTokenizer.from_pretrained(write_tokenizer(name, tmp_path))
+    special = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=None)
+    sizes = dict(d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2)
+    sizes |= dict(encoder_ffn_dim=16, decoder_ffn_dim=16, vocab_size=len(tokenizer), max_position_embeddings=64)
+    kinds = {"nllb": (M2M100Config, M2M100ForConditionalGeneration), "mbart": (MBartConfig, MBartForConditionalGeneration)}
+    config, kind = kinds[name]
+    model = kind(config(**special, **sizes)).eval()
+    randomise(model, 0)
+    code = tokenizer.convert_tokens_to_ids(target)
+    texts = ["The field", "An array of values"]
+    options = dict(src_lang=source, tgt_lang=target)
+    found = translate(model, tokenizer, texts, return_scores=True, max_length_by_source=(1, 2), **options)
+    tokenizer.src_lang = source
+    begin = {"forced_bos_token_id": code} if name == "nllb" else {"decoder_start_token_id": code}
+    for text, each in zip(texts, found, strict=True):
+        inputs = tokenizer([text], return_tensors="pt")
+        want = model.generate(**inputs, num_beams=4, max_new_tokens=inputs["input_ids"].shape[1] + 2, **begin)
+        assert each.text == tokenizer.batch_decode(want, skip_special_tokens=True)[0]
+        assert (each.token_ids[0] == code) == (name == "nllb")
+    ids = [each.token_ids for each in found]
+    assert score(model, tokenizer, texts, ids, "hf", **options) == pytest.approx([each.score for each in found], abs=1e-5)
+    written = score(model, tokenizer, texts, ["Das Feld", "x"], per_token=True, **options)  # a text's ids are as generation's
+    assert all((each.token_ids[0] == code) == (name == "nllb") for each in written)
+    assert all(each.token_ids[-1] == tokenizer.eos_token_id for each in written)
 
 
 # ---- the model and the tokenizer stay as they are -----------------------------------------------------------------

@@ -128,6 +128,7 @@ def test_a_recipe_is_evaluated_as_at_the_end_of_its_training(finished, data, tmp
     found = json.loads(printed(capsys, file, "--json", "--resamples", 10))
     assert {name: values["score"] for name, values in found["metrics"].items()} == pytest.approx(expected)
     assert found == json.loads(printed(capsys, finished / "model", file, "--json", "--resamples", 10))
+    assert printed(capsys, file, "--limit", 3, "--resamples", 0).startswith("3 examples\n")
     greedy = json.loads(printed(capsys, file, "--json", "--resamples", 10, "--beams", 1, "--predictions", tmp_path / "out.jsonl"))
     recipe.evaluation.num_beams = 1
     assert read_predictions(tmp_path / "out.jsonl")[0] == saved.outputs(SOURCES, recipe.evaluation, Console(quiet=True))
@@ -148,6 +149,7 @@ def test_recipes_that_cannot_be_evaluated(finished, data, tmp_path, capsys):
     assert "prefix, tgt_lang: a recipe says how its test set is searched" in fails(
         capsys, file, "--tgt-lang", "de", "--prefix", "a"
     )
+    assert "a recipe says where its texts are" in fails(capsys, file, "--source-field", "en")
     assert "is the recipe trained to its end?" in fails(capsys, _recipe(tmp_path, tmp_path / "elsewhere"))
     assert "has no test set (data.test)" in fails(capsys, _recipe(tmp_path, finished, data={"train": {"json": "test.jsonl"}}))
     denoising = dict(objective={"name": "span_corruption"}, data={"train": {"text": "x.txt"}})

@@ -55,14 +55,14 @@ def test_parallel_files_with_references_that_are_missing_here_and_there(tmp_path
     source = _lines(tmp_path / "en", ["one", "two, three", "four"])
     first = _lines(tmp_path / "de1", ["eins", "zwei", ""])
     second = _lines(tmp_path / "de2", ["", "zwo", "vier"])
-    assert found([source, first, second]) == EXAMPLES
+    assert found([source, first, second], Columns()) == EXAMPLES
     with pytest.raises(ValueError, match="de1:3: the target is empty"):
-        found([source, first])
+        found([source, first], Columns())
     with pytest.raises(ValueError, match="de1:3: the target is empty"):
-        found([source, first, first])
+        found([source, first, first], Columns())
     shorter = _lines(tmp_path / "short", ["eins", "zwei"])
     with pytest.raises(ValueError, match="short:3: the file ends before this line"):
-        found([source, second, shorter])
+        found([source, second, shorter], Columns())
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,14 @@ def test_names_of_nothing(tmp_path):
         found([str(tmp_path / "nothing")])
     with pytest.raises(FileNotFoundError, match="missing"):
         found([str(tmp_path / "missing.jsonl")])
+
+
+def test_columns_that_have_no_use(tmp_path):
+    first, second = (_lines(tmp_path / name, ["one"]) for name in ("en", "de"))
+    with pytest.raises(ValueError, match="source='en' has no use for files of lines"):
+        found([first, second])
+    with pytest.raises(ValueError, match="split='dev' has no use for a file"):
+        found([str(tmp_path / "test.jsonl")], Columns(split="dev"))
 
 
 def test_pairs_and_rows():

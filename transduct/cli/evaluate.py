@@ -32,6 +32,7 @@ def evaluate(
     beams: Annotated[int | None, typer.Option(help="Beams; as the recipe or the generation config says, else 4.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="Exponent of the length; as they say, else 1.0.")] = None,
     max_tokens_per_batch: Annotated[int | None, typer.Option(help="Source tokens of a batch, 4096 with padding.")] = None,
+    window: Annotated[int, typer.Option(help="Examples that are sorted and written together.")] = 2048,
     src_lang: Annotated[str | None, typer.Option(help="Language of the sources, as the tokenizer calls it.")] = None,
     tgt_lang: Annotated[str | None, typer.Option(help="Language to write.")] = None,
     task: Annotated[str | None, typer.Option(help="A task that config.json has settings for.")] = None,
@@ -55,7 +56,7 @@ def evaluate(
     result = run(
         EvaluationOptions(
             names, metric or (), Columns(source_field, target_field, config, split, limit), data_folder, hypotheses, baseline,
-            predictions, resamples, dtype=dtype, search={name: value for name, value in search.items() if value is not None},
+            predictions, resamples, window, dtype, search={name: value for name, value in search.items() if value is not None},
         )
     )  # fmt: skip
     if result is not None:

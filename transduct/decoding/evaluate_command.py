@@ -15,6 +15,7 @@ from transduct.decoding.evaluate import Predict, predict, read_outputs, report, 
 from transduct.decoding.measuring import RESAMPLES, named_metrics
 from transduct.decoding.sharing import Processes
 from transduct.decoding.test_sets import Columns, Example, examples, open_test_set
+from transduct.decoding.windows import WINDOW
 from transduct.training.data import Skipped, usable
 from transduct.training.reading import read
 from transduct.training.recipe import Recipe, load_recipe
@@ -40,7 +41,7 @@ class EvaluationOptions:
     baseline: str | None = None
     predictions: str | None = None
     resamples: int = RESAMPLES
-    window: int = 2048
+    window: int = WINDOW
     dtype: str = "float32"
     search: Mapping[str, Any] = field(default_factory=dict)
 
@@ -90,6 +91,11 @@ def _found(options: EvaluationOptions) -> tuple[str | None, Recipe | None, Seque
             )
         return first, None, others
     recipe, own_model = _recipe(others[0] if others else first, options.data_folder)
+    if options.columns != Columns(limit=options.columns.limit):
+        raise ValueError(f"{options.columns}: a recipe says where its texts are; leave all but the limit out")
+    if options.columns.limit is not None:
+        assert recipe.data.test is not None
+        recipe.data.test.limit = options.columns.limit
     return (first if others else str(own_model)), recipe, []
 
 

@@ -43,8 +43,16 @@ def open_test_set(names: Sequence[str], columns: Columns) -> Iterator[Example]:
         OSError: for files that are not there.
     """
     if len(names) > 1:
+        _check_unused(columns, ("source", "target", "config", "split"), "files of lines")
         return _parallel(names[0], names[1:], columns)
     return examples(read(split_of(names[0], columns), Path()))
+
+
+def _check_unused(columns: Columns, names: Sequence[str], what: str) -> None:
+    """Raises ValueError for what is said about columns in vain."""
+    for name in names:
+        if getattr(columns, name) != getattr(Columns, name):
+            raise ValueError(f"{name}={getattr(columns, name)!r} has no use for {what}: leave it out")
 
 
 def split_of(name: str, columns: Columns) -> SplitSource:
@@ -52,6 +60,7 @@ def split_of(name: str, columns: Columns) -> SplitSource:
     fields: dict[str, Any] = dict(source_field=columns.source, target_field=columns.target, limit=columns.limit)
     kind = FORMATS.get(Path(name.removesuffix(".gz")).suffix)
     if kind is not None:
+        _check_unused(columns, ("config", "split"), "a file")
         return SplitSource(**fields | {kind: name})
     if Path(name).is_file():
         known = ", ".join(FORMATS)

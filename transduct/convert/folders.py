@@ -337,11 +337,11 @@ def _notes(origin: Mapping[str, Any], opened: Opened) -> list[str]:
     values = origin.get("config", {})
     notes = [opened.text] if opened.text else []
     if values.get("prefix"):
-        notes.append(f"prefix={values['prefix']!r} is kept in config.origin, but nothing adds it to a text: write it there")
+        notes.append(f"prefix={values['prefix']!r} is kept in config.origin: translate and pipelines put it before texts, generate does not")
     if values.get("task_specific_params"):
         tasks = ", ".join(values["task_specific_params"])
         notes.append(
-            f"the settings of tasks ({tasks}) are kept in config.origin, but nothing applies them: pass them to generate"
+            f"the settings of tasks ({tasks}) are kept in config.origin: translate and pipelines apply them, generate does not"
         )
     return notes
 

@@ -45,7 +45,7 @@ class Scoring:
 
     def divisor(self, lengths: torch.Tensor) -> torch.Tensor:
         """What log-probabilities are divided by, of any shape; an empty hypothesis counts as one token."""
-        lengths = lengths.clamp(min=1).double()
+        lengths = lengths.clamp(min=1).to(torch.float32 if lengths.device.type == "mps" else torch.float64)  # it has no other
         if self.normalization == "hf":
             return lengths**self.penalty
         if self.normalization == "gnmt":

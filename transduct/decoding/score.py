@@ -131,7 +131,8 @@ class Scorer:
         inputs = {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
         output, wanted, real = forced(self.model, inputs, targets, self.start)
         logits = output.logits.float()  # (B, T, V)
-        log_probs = logits.gather(2, wanted[:, :, None]).squeeze(2) - logits.logsumexp(2)  # (B, T)
+        log_probs = (logits.gather(2, wanted[:, :, None]).squeeze(2) - logits.logsumexp(2)).cpu()  # (B, T)
+        wanted, real = wanted.cpu(), real.cpu()
         certain = wanted[:, 0] == (-1 if self.first is None else self.first)  # (B)
         log_probs[:, 0] = log_probs[:, 0].masked_fill(certain, 0.0)
         totals = (log_probs.double() * real).sum(1)  # (B)

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from tiny_tokenizers import write_tokenizer
 from transduct import TransductTokenizer
-from transduct.decoding.languages import Direction, direction, known, setting
+from transduct.decoding.languages import Direction, direction, known, setting, target_codes
 
 TASKS = {
     "summarization": {"prefix": "summarize: ", "min_length": 30, "num_beams": 4},
@@ -154,3 +154,10 @@ def test_the_closest_names():
     assert known("x", "b", ["a", "b"]) == "b"
     with pytest.raises(ValueError, match="x='zz' is unknown; of the 3 that are known, the closest are a, b, c"):
         known("x", "zz", ["c", "b", "a"])
+
+
+def test_target_languages_that_a_token_in_the_source_names(tokenizers):
+    ours = TransductTokenizer.train(iter(["abc"]), kind="chars", languages=("de", "fr"))
+    assert target_codes(ours) == ["de", "fr"]
+    assert target_codes(SimpleNamespace(supported_language_codes=[">>deu<<", ">>fra<<"])) == ["deu", "fra"]
+    assert target_codes(tokenizers["nllb"]) == target_codes(tokenizers["t5"]) == []

@@ -6,7 +6,7 @@ import typer
 
 
 def translate(
-    model: Annotated[str, typer.Argument(help="A folder of ours or of transformers, or an id of the Hub.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder of ours or of transformers, or an id of the Hub.")],
     input: Annotated[str | None, typer.Option(help="File of lines, UTF-8; without it standard input.")] = None,
     output: Annotated[str | None, typer.Option(help="File to write; without it standard output.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with --output where a run was stopped.")] = False,

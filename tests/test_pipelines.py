@@ -28,9 +28,10 @@ from transformers import (
 )
 from transformers.pipelines.pt_utils import KeyDataset
 
-from configs import sharpen
+from configs import sharpen, tiny
 from tiny_tokenizers import write_tokenizer
 from tiny_translation import tiny_translation
+from transduct import TransductForConditionalGeneration, TransductTokenizer
 from transduct.pipelines import SummarizationPipeline, Text2TextGenerationPipeline, TranslationPipeline
 
 TEXTS = ["The field has a size.", "All values", "a longer text of several words, and then some"]
@@ -157,6 +158,7 @@ def test_texts_are_what_generate_writes(checkpoints, name):
         {"num_beams": 3, "min_new_tokens": 4, "max_length": 9},
     ):
         expected = [direct(pipe, text, **{"num_beams": 4, **options})[0] for text in texts]
+        assert all(expected)
         assert pipe(texts, **options) == [{"generated_text": text} for text in expected]
         assert pipe(texts, batch_size=2, **options) == [{"generated_text": text} for text in expected]
         assert pipe(texts[0], **options) == [{"generated_text": expected[0]}]
@@ -339,6 +341,21 @@ def test_marian_names_the_target_in_the_source(checkpoints):
     assert pipe(TEXTS[0], tgt_lang="deu") == [{"translation_text": expected}]
     assert pipe.tokenizer.decode(pipe.preprocess(TEXTS[0], tgt_lang="deu")["input_ids"][0, 0]) == ">>deu<<"
     assert pipeline("translation_en_to_de", model=checkpoints["marian"], max_new_tokens=6)(TEXTS[0]) == pipe(TEXTS[0])
+
+
+def test_tokenizers_of_ours_name_the_target_in_the_source():
+    tokenizer = TransductTokenizer.train(iter(["abc hello"]), kind="chars", languages=("de", "fr"))
+    model = sharpen(TransductForConditionalGeneration(tiny(vocab_size=len(tokenizer))), std=0.5)
+    pipe = pipeline("translation_en_to_de", model=model, tokenizer=tokenizer, max_new_tokens=6)
+    assert tokenizer.decode(pipe.preprocess("abc")["input_ids"][0, 0]) == "<2de>"
+    expected = direct(pipe, "<2fr>abc", num_beams=4, max_new_tokens=6)[0]
+    assert tokenizer.decode(pipe.preprocess("abc", tgt_lang="fr")["input_ids"][0]) == tokenizer.decode(
+        tokenizer("<2fr>abc").input_ids
+    )
+    assert pipe(["abc", "hello"], tgt_lang="fr", batch_size=2)[0] == {"translation_text": expected}
+    assert tokenizer.source_prefix == []  # as it was
+    with pytest.raises(ValueError, match="tgt_lang='xx' is unknown"):  # the name of the task is no hint here, but a wish
+        pipeline("translation_en_to_xx", model=model, tokenizer=tokenizer)("abc")
 
 
 # ---- lengths and errors ----------------------------------------------------------------------------------------------------

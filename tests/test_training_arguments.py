@@ -20,6 +20,10 @@ from transduct.training.arguments import checked_types
         ({"max_tokens_per_batch": 9, "dataloader_drop_last": True}, "leave dataloader_drop_last out"),
         ({"max_tokens_per_batch": 9, "per_device_train_batch_size": 4}, "leave per_device_train_batch_size out"),
         ({"max_tokens_per_batch": 9, "auto_find_batch_size": True}, "leave auto_find_batch_size out"),
+        (
+            {"dataloader_drop_last": True, "eval_strategy": "epoch"},
+            "dataloader_drop_last=True would leave rows out of evaluations",
+        ),
         ({"max_steps": 0}, "max_steps=0 must be at least 1"),
         ({"max_steps": 3.5}, "max_steps=3.5 must be a whole number$"),
         ({"gradient_accumulation_steps": 1.5}, "gradient_accumulation_steps=1.5 must be a whole number"),

@@ -105,6 +105,37 @@ def test_a_run_that_was_stopped_equals_a_straight_one(tmp_path, data):
     assert torch.equal(*final)
 
 
+PAIRS = {"train": {"json": "a.jsonl"}}
+COMBINATIONS = {
+    "packing": (PAIRS, dict(packing=True, optimizer="adafactor", gradient_accumulation_steps=2)),
+    "auto": (PAIRS, dict(max_tokens_per_batch="auto", ema_decay=0.9, ema_warmup=True)),
+    "r-drop": (
+        MIXTURE,
+        dict(r_drop=1.0, word_dropout=0.2, target_word_dropout=0.1, optimizer="adamw_rms", dataloader_num_workers=1),
+    ),
+    "lora": (STREAM, dict(lora={"rank": 2, "dropout": 0.2}, ema_decay=0.9, neftune_noise_alpha=1.0)),
+    "frozen": (SUBWORDS | PAIRS, dict(freeze=["embeddings"], average_checkpoints=2, save_strategy="steps", save_steps=1)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("data", "training"), COMBINATIONS.values(), ids=COMBINATIONS)
+def test_a_run_with_options_that_was_stopped_equals_a_straight_one(tmp_path, data, training):
+    final = []
+    for stops in ([6], [2, 5, 6]):
+        folder = tmp_path / str(len(stops))
+        folder.mkdir()
+        raw = raw_recipe(folder, data=data)
+        raw["model"]["layer_drop"] = 0.0 if {"lora", "freeze"} & set(training) else 0.2
+        if "subwords" in data:
+            raw["tokenizer"] |= {"kind": "bpe", "vocab_size": 80}
+        for steps in stops:
+            raw["training"] |= training | {"max_steps": steps}
+            assert start(folder, raw).finished
+        final.append(weights(folder))
+    assert torch.equal(*final)
+
+
 def test_a_mixture_says_what_it_draws(tmp_path, capsys):
     start(tmp_path, raw_recipe(tmp_path, data=MIXTURE), Console(width=200))
     share = 20**0.5 / (20**0.5 + 10**0.5)

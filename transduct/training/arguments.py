@@ -137,6 +137,8 @@ class TransductTrainingArguments(WeightOptions, Seq2SeqTrainingArguments):
 
     def _check_batches(self) -> None:
         """Budgets are whole numbers or "auto", and leave nothing to the options that make batches of rows."""
+        if self.dataloader_drop_last and self.eval_strategy != "no":
+            raise ValueError("dataloader_drop_last=True would leave rows out of evaluations, too: leave it out")
         budget = self.max_tokens_per_batch
         if isinstance(budget, str) and budget.isdecimal():
             budget = self.max_tokens_per_batch = int(budget)  # from a command line

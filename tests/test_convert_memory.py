@@ -237,6 +237,21 @@ def test_what_is_no_model_is_refused():
     assert from_transformers(adapted.merge_and_unload()) is not None
 
 
+@pytest.mark.parametrize(("wrap", "name"), [(torch.compile, "_orig_mod"), (torch.nn.DataParallel, "module")])
+def test_a_model_inside_another_one_must_be_taken_out(wrap, name):
+    with pytest.raises(ValueError, match=f"not {type(wrap(original())).__name__}; take its {name}"):
+        from_transformers(wrap(original()))
+    with pytest.raises(ValueError, match=f"must be a model of transduct, not .*; take its {name}"):
+        to_transformers(wrap(from_transformers(original(), verify=False)))
+
+
+def test_each_direction_takes_its_own_kind_of_model():
+    with pytest.raises(ValueError, match="T5ForConditionalGeneration is no model of transduct"):
+        to_transformers(original())
+    with pytest.raises(ValueError, match="TransductForConditionalGeneration is a model of transduct already"):
+        from_transformers(from_transformers(original(), verify=False))
+
+
 def test_options_of_the_hub_are_refused_for_a_model_in_memory():
     with pytest.raises(ValueError, match="revision and token"):
         from_transformers(original(), revision="main")

@@ -1,6 +1,7 @@
 """Where a checkpoint comes from: folders as older versions of transformers wrote them, and ids of the Hub."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from transformers import BartConfig, BartForConditionalGeneration, GenerationCon
 
 from conversions import Case, build
 from transduct import convert
+from transduct.convert.families import NOT_YET
 from transduct.convert.folders import export_folder, import_folder
 from transduct.convert.sources import generation_config, locate, named_class, open_source
 
@@ -226,6 +228,7 @@ def test_safetensors_are_downloaded_rather_than_files_of_torch(weights, tmp_path
     for name in ["config.json", "spiece.model", "tokenizer.json", "LICENSE", *names, *others]:
         (repository / name).parent.mkdir(exist_ok=True)
         (repository / name).write_text("")
+    (repository / "config.json").write_text('{"model_type": "t5"}')
 
     def download(repo_id, revision, token, allow_patterns):
         snapshot.mkdir(parents=True, exist_ok=True)
@@ -238,3 +241,25 @@ def test_safetensors_are_downloaded_rather_than_files_of_torch(weights, tmp_path
     assert locate("someone/t5-tiny", token="secret").path == snapshot
     expected = ["model.safetensors"] if weights == "both" else names
     assert {path.name for path in snapshot.iterdir()} == {"config.json", "spiece.model", "tokenizer.json", "LICENSE", *expected}
+
+
+def test_no_weights_are_downloaded_of_a_family_that_cannot_be_imported(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text('{"model_type": "switch_transformers"}')
+    asked = []
+
+    def download(repo_id, allow_patterns, **_):
+        asked.extend(allow_patterns)
+        return str(tmp_path)
+
+    monkeypatch.setattr("transduct.convert.sources.snapshot_download", download)
+    with pytest.raises(ValueError, match="'switch_transformers' is not supported yet: it has mixtures of experts"):
+        locate("google/switch-c-2048")
+    assert "config.json" in asked
+    assert not any("safetensors" in name or "pytorch_model" in name for name in asked)
+
+
+@pytest.mark.parametrize("model_type", sorted(NOT_YET))
+def test_a_folder_of_a_family_that_cannot_be_imported_says_so_first(tmp_path, model_type):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))  # no class, no weights
+    with pytest.raises(ValueError, match=re.escape(NOT_YET[model_type])):
+        import_folder(tmp_path, tmp_path / "ours")

@@ -9,6 +9,8 @@ import torch
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
     PreTrainedModel,
     T5Config,
     T5EncoderModel,
@@ -29,10 +31,11 @@ T5 = T5Config(
     vocab_size=40, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_heads=4, dropout_rate=0.1, decoder_start_token_id=0,
     relative_attention_num_buckets=8, relative_attention_max_distance=20,
 )  # fmt: skip
-BART = BartConfig(
-    vocab_size=40, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
-    encoder_ffn_dim=24, decoder_ffn_dim=24, max_position_embeddings=32,
-)  # fmt: skip
+SIZES = {
+    "vocab_size": 40, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 32,
+}  # fmt: skip
+BART = BartConfig(**SIZES)
 
 
 @cache
@@ -161,6 +164,52 @@ def test_settings_of_published_checkpoints_do_not_stand_in_the_way():
     ours.generation_config.no_repeat_ngram_size = None
     with pytest.raises(ValueError, match="generation"):
         verify(theirs, ours)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
+        {"penalty_alpha": 0.6, "top_k": 4},
+        {"dola_layers": "low"},
+        {"force_words_ids": [[4]]},
+        {"prompt_lookup_num_tokens": 2},
+        {"guidance_scale": 1.5},
+        {"low_memory": True},
+        {"stop_strings": ["."]},
+    ],
+    ids=lambda settings: next(reversed(settings)),
+)
+def test_settings_of_other_searches_are_left_aside(settings):
+    theirs = copy.deepcopy(original(T5ForConditionalGeneration))
+    for name, value in settings.items():  # those of config.json are not checked when they are read
+        setattr(theirs.generation_config, name, value)
+    assert len(verify(theirs, import_model(theirs)).generated) == 3
+
+
+def test_a_stack_without_layers_has_no_states_to_compare():
+    config = BartConfig(**SIZES | {"encoder_layers": 0})
+    theirs = build(Case("", BartForConditionalGeneration, config))
+    result = verify(theirs, import_model(theirs))
+    assert "decoder's embeddings" in result.differences
+    assert "encoder's embeddings" not in result.differences
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sinusoids_of_files_of_half_precision_are_compared_unrounded(dtype):
+    config = MarianConfig(**SIZES, pad_token_id=1, eos_token_id=2, decoder_start_token_id=1)
+    theirs = build(Case("", MarianMTModel, config)).to(dtype)
+    assert max(verify(theirs, import_model(theirs)).differences.values()) <= 1e-5  # rounded on both sides
+    loaded = copy.deepcopy(theirs).float()
+    ours = import_model(loaded)
+    table = loaded.model.encoder.embed_positions.weight
+    stored = table.clone()
+    assert max(verify(loaded, ours).differences.values()) <= 1e-5
+    assert torch.equal(table, stored)
+    with torch.no_grad():
+        table[2] += 0.01
+    with pytest.raises(ValueError, match="first in the encoder's embeddings"):
+        verify(loaded, ours)
 
 
 @pytest.mark.parametrize(

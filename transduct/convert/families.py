@@ -5,12 +5,14 @@ from transduct.convert.family import Family
 
 FAMILIES = {family.model_type: family for module in (t5, bart, marian, pegasus, m2m_100, whisper) for family in module.FAMILIES}
 
+GEMMA_2 = "the layers of Gemma 2: norms before and after each sublayer, capped scores, alternating local attention"
+GEMMA_3 = "the layers of Gemma 3, self- and cross-attention in one, and images"
 NOT_YET = {
     "longt5": "local and transient-global attention",
     "nllb-moe": "mixtures of experts in place of feed-forwards",
     "switch_transformers": "mixtures of experts in place of feed-forwards",
-    "t5gemma": "the layers of Gemma 2: norms before and after each sublayer, capped scores, alternating local attention",
-    "t5gemma2": "the layers of Gemma 3, self- and cross-attention in one, and images",
+    **dict.fromkeys(("t5gemma", "t5_gemma_module"), GEMMA_2),
+    **dict.fromkeys(("t5gemma2", "t5gemma2_encoder", "t5gemma2_decoder", "t5gemma2_text"), GEMMA_3),
 }
 """Other encoder-decoders of transformers, and what is particular to them."""
 

@@ -10,6 +10,7 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
+from transduct.configuration import TransductConfig
 from transduct.convert.checkpoint import Checkpoint
 from transduct.convert.models import export_plan, import_plan
 
@@ -38,9 +39,9 @@ def import_model(model: PreTrainedModel) -> PreTrainedModel:
         ValueError: for a family, class or option that is not known here, and weights of several types or devices.
     """
     where = type(model).__name__
-    if not isinstance(model, PreTrainedModel):
-        adapted = "; merge its adapter first: merge_and_unload()" if hasattr(model, "merge_and_unload") else ""
-        raise ValueError(f"model_or_path must be a model of transformers, a folder or an id of the Hub, not {where}{adapted}")
+    _check_model(model, "model_or_path must be a model of transformers, a folder or an id of the Hub")
+    if model.config.model_type == TransductConfig.model_type:
+        raise ValueError(f"{where} is a model of transduct already: it needs no import")
     _check_uniform(model, where)
     checkpoint = Checkpoint.of_state_dict(model.state_dict(), where)
     plan = import_plan(model.config.to_dict(), where, checkpoint, where)
@@ -62,6 +63,9 @@ def export_model(model: PreTrainedModel, to: str | None = None) -> PreTrainedMod
             devices.
     """
     where = type(model).__name__
+    _check_model(model, "model must be a model of transduct")
+    if model.config.model_type != TransductConfig.model_type:
+        raise ValueError(f"{where} is no model of transduct: only those are exported; from_transformers makes one of it")
     _check_uniform(model, where)
     plan, config = export_plan(model.config, where, to, where)
     table = plan.table()
@@ -80,6 +84,16 @@ def build(model_class: type[PreTrainedModel], config: PreTrainedConfig, state: M
         model.to(device=first.device, dtype=first.dtype)
     model.name_or_path = model.config._name_or_path = origin
     return model.eval()
+
+
+def _check_model(model: object, rule: str) -> None:
+    """Raises ValueError for what is no model, with a hint where there is one inside."""
+    if isinstance(model, PreTrainedModel):
+        return
+    inside = {"merge_and_unload": "merge its adapter first: merge_and_unload()", "_orig_mod": "take its _orig_mod",
+              "module": "take its module"}  # fmt: skip
+    hint = next((f"; {hint}" for name, hint in inside.items() if hasattr(model, name)), "")
+    raise ValueError(f"{rule}, not {type(model).__name__}{hint}")
 
 
 def _check_uniform(model: PreTrainedModel, where: str) -> None:

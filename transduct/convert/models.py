@@ -20,6 +20,8 @@ from transduct.convert.families import family_of
 from transduct.convert.family import SOURCE, TARGET, Family, their_names
 from transduct.convert.options import Options
 
+HALF = (torch.float16, torch.bfloat16)
+
 
 @dataclass(frozen=True)
 class Conversion:
@@ -130,10 +132,15 @@ class Conversion:
         if problems:
             raise ValueError(f"{self.where} is no {self.their_class} of its config: {'; '.join(problems)}")
         for name in computed.keys() & checkpoint.names:
-            stored = checkpoint.tensor(name)
-            expected = computed[name]().to(stored.dtype)
-            if stored.shape != expected.shape or not torch.allclose(stored.float(), expected.float(), rtol=0, atol=1e-5):
+            if not is_table(checkpoint.tensor(name), computed[name]()):
                 raise ValueError(f"{self.where}: {name} holds other values than are computed here")
+
+
+def is_table(stored: torch.Tensor, computed: torch.Tensor) -> bool:
+    """Whether a stored table is the one that is computed here, perhaps rounded to half precision on the way."""
+    return stored.shape == computed.shape and any(
+        torch.allclose(stored.cpu().float(), computed.to(dtype).float(), rtol=0, atol=1e-5) for dtype in (stored.dtype, *HALF)
+    )
 
 
 def import_plan(values: Mapping[str, Any], their_class: str, checkpoint: Checkpoint, where: str) -> Conversion:

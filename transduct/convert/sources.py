@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 
 from transduct.configuration import TransductConfig
 from transduct.convert.checkpoint import SAFETENSORS, TORCH, Checkpoint, read_json
-from transduct.convert.families import FAMILIES
+from transduct.convert.families import FAMILIES, family_of
 from transduct.convert.foreign import Opened, is_foreign, open_foreign
 from transduct.convert.memory import quiet
 from transduct.convert.models import import_plan
@@ -68,6 +68,7 @@ def locate(source: str | Path, revision: str | None = None, token: str | None = 
     settings = [CONFIG, GENERATION, *FILES, *NOTICES]
     try:
         folder = Path(snapshot_download(str(source), revision=revision, token=token, allow_patterns=settings))
+        _check_family(folder)  # before weights are downloaded for nothing
         for weights in (SAFETENSORS, TORCH):
             stem, _, ending = weights.partition(".")
             wanted = [*settings, weights, f"{weights}.index.json", f"{stem}-*.{ending}"]
@@ -78,6 +79,17 @@ def locate(source: str | Path, revision: str | None = None, token: str | None = 
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"{str(source)!r} is no folder here, and the Hub does not give it: {reason}") from error
     return Located(str(source), folder, folder.name)
+
+
+def _check_family(folder: Path) -> None:
+    """Raises ValueError if there is a config.json that is neither of a family that is known here nor ours."""
+    if not (folder / CONFIG).is_file():
+        return
+    model_type = read_json(folder / CONFIG).get("model_type")
+    if model_type is None:
+        raise ValueError(f"{folder / CONFIG} has no model_type: write into it which of {', '.join(FAMILIES)} it is")
+    if model_type != TransductConfig.model_type:
+        family_of(model_type, str(folder))
 
 
 def open_source(located: Located, their_class: str | None = None, **foreign: Any) -> Opened:
@@ -99,9 +111,8 @@ def open_source(located: Located, their_class: str | None = None, **foreign: Any
     folder = located.path
     if not (folder / CONFIG).is_file():
         raise ValueError(f"{located.name!r} has no {CONFIG}: it is no checkpoint of transformers")
+    _check_family(folder)
     values = read_json(folder / CONFIG)
-    if "model_type" not in values:
-        raise ValueError(f"{folder / CONFIG} has no model_type: write into it which of {', '.join(FAMILIES)} it is")
     if values["model_type"] == TransductConfig.model_type:
         raise ValueError(f"{located.name!r} is a checkpoint of transduct already: it needs no import")
     checkpoint = Checkpoint.of_folder(folder)

@@ -191,6 +191,16 @@ def test_a_run_with_persistent_workers_goes_on_exactly(tmp_path, more):
     assert torch.equal(weights(resumed.model), weights(straight.model))
 
 
+def test_an_evaluation_does_not_change_what_is_learnt(tmp_path):
+    found = []
+    for evaluations in ({}, dict(eval_strategy="steps", eval_steps=2, predict_with_generate=True, generation_max_length=4)):
+        metrics = (lambda prediction: {}) if evaluations else None
+        trainer = tiny_trainer(tmp_path, max_steps=6, max_tokens_per_batch=60, metrics=metrics, **evaluations)
+        trainer.train()
+        found.append(weights(trainer.model))
+    assert torch.equal(*found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batches", list(loading_runs.BATCHES))
 def test_two_processes_share_each_epoch_and_learn_what_one_does(two, tmp_path, batches):

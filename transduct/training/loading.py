@@ -61,12 +61,19 @@ def budgeted_loader(trainer: Any, loader: DataLoader) -> DataLoader:
 def seed_workers_apart(loader: DataLoader, seed: int) -> None:
     """Let persistent workers take their seeds from a generator of their own.
 
-    Others are begun in each epoch or evaluation, these once, but once more in a run that goes on: it would not draw the same
-    dropout as a run that was never stopped.
+    Others are begun in each epoch, these once, but once more in a run that goes on: it would not draw the same dropout as a run
+    that was never stopped.
     """
-    base = getattr(loader, "base_dataloader", loader)
-    if base.persistent_workers:
-        base.generator = torch.Generator().manual_seed(seed)
+    if getattr(loader, "base_dataloader", loader).persistent_workers:
+        draw_apart(loader, seed)
+
+
+def draw_apart(loader: DataLoader, seed: int) -> None:
+    """Let a loader take the seeds of its workers, which torch draws even without any, from a generator of its own.
+
+    An evaluation then draws nothing: a run that goes on, and one that is evaluated at other steps, have the same dropout.
+    """
+    getattr(loader, "base_dataloader", loader).generator = torch.Generator().manual_seed(seed)
 
 
 def _check_packing(trainer: Any) -> None:

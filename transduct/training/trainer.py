@@ -16,7 +16,7 @@ from transduct.training.callbacks import ByTheClock
 from transduct.training.endless import EndlessData, endless_loader
 from transduct.training.evaluation import ExactEvaluation
 from transduct.training.faults import watch_for_faults
-from transduct.training.loading import budgeted_loader, seed_workers_apart
+from transduct.training.loading import budgeted_loader, draw_apart, seed_workers_apart
 from transduct.training.moving_average import average_in_use
 from transduct.training.processes import keep_tied_weights_together
 from transduct.training.schedules import BudgetedLR, schedule_function
@@ -83,7 +83,7 @@ class TransductTrainer(Seq2SeqTrainer):
     ) -> EvalLoopOutput:
         """The inherited loop, with the loss per target token and ids that can be decoded; see `evaluation.py`."""
         keep_tied_weights_together(self)
-        seed_workers_apart(dataloader, self.args.seed)
+        draw_apart(dataloader, self.args.seed)
         name = f"{self.state.global_step}{metric_key_prefix.removeprefix('eval').replace('_', '-')}"
         stream = name if description == "Evaluation" else None
         with ExactEvaluation(self, dataloader.dataset, stream) as exact, average_in_use(self):

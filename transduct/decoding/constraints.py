@@ -19,6 +19,7 @@ from numbers import Integral
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from transduct.decoding.beam import NEVER, BeamOptions, BeamSearch
 from transduct.decoding.processors import RowProcessors
@@ -59,38 +60,37 @@ class Phrases:
         self.room = room.masked_fill(~first, 0)
         self.ordered = ordered
 
-    def progress(self, ids: torch.Tensor, numbers: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
-        """How many first tokens of each form the hypotheses end with.
+    def endings(self, ids: torch.Tensor, numbers: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
+        """Which beginnings of each form the hypotheses end with.
 
         Args:
             ids: generated tokens (B, K, t); numbers: of the sources (B); free: (B, K), tokens at the end that may count.
 
         Returns:
-            (B, K, C), at most each form's length.
+            (B, K, C, P): at place p, whether the last p + 1 tokens are the first p + 1 of the form.
         """
-        tokens, lengths = self.tokens[numbers], self.lengths[numbers]  # (B, C, P), (B, C)
-        begun = torch.zeros(*ids.shape[:2], tokens.shape[1], dtype=torch.long, device=ids.device)  # (B, K, C)
-        for size in range(1, min(tokens.shape[2], ids.shape[2]) + 1):
-            ending, beginning = ids[:, :, None, -size:], tokens[:, None, :, :size]  # (B, K, 1, size), (B, 1, C, size)
-            here = (ending == beginning).all(3) & (size <= lengths[:, None]) & (size <= free[:, :, None])
-            begun = torch.where(here, size, begun)
-        return begun
+        tokens, lengths = self.tokens[numbers][:, None], self.lengths[numbers][:, None]  # (B, 1, C, P), (B, 1, C)
+        found = torch.zeros(*ids.shape[:2], *tokens.shape[2:], dtype=torch.bool, device=ids.device)  # (B, K, C, P)
+        for size in range(1, min(tokens.shape[3], ids.shape[2]) + 1):
+            same = (ids[:, :, None, -size:] == tokens[..., :size]).all(3)  # (B, K, C)
+            found[..., size - 1] = same & (size <= lengths) & (size <= free[:, :, None])
+        return found
 
     def of_phrases(self, forms: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         """For forms (B, K, C) of the sources (B): whether any form of the same phrase is among them."""
         return (forms[:, :, None] & self.alike[numbers][:, None]).any(3)
 
 
-def forms(phrase: Phrase, name: str) -> list[list[int]]:
+def forms(phrase: Any, name: str) -> list[list[int]]:
     """The forms of a phrase; `name` is what a message calls it."""
-    several = [phrase] if isinstance(phrase, Sequence) and phrase and isinstance(phrase[0], Integral) else phrase
+    several = [phrase] if _is_form(phrase) else phrase
     if not isinstance(several, Sequence) or not several or not all(map(_is_form, several)):
         raise ValueError(f"{name}={phrase!r} must be token ids such as [17, 4], or several forms such as [[17, 4], [17, 5]]")
-    return [[int(token) for token in form] for form in several]  # type: ignore[union-attr]
+    return [list(map(int, form)) for form in several]
 
 
 def _is_form(form: Any) -> bool:
-    return isinstance(form, Sequence) and len(form) > 0 and all(isinstance(token, Integral) and token >= 0 for token in form)
+    return isinstance(form, Sequence) and len(form) > 0 and all(isinstance(token, Integral) and int(token) >= 0 for token in form)
 
 
 class ConstrainedBeamSearch(BeamSearch):
@@ -142,8 +142,8 @@ class ConstrainedBeamSearch(BeamSearch):
         values = self.forbid_ends(self.processed(self.rows.logits())).view(*self.scores.shape, -1)  # (B, N, V)
         end = self.options.end
         values[:, :, end] = values[:, :, end].masked_fill(~self.met.all(2, keepdim=True), NEVER)
+        values = self.leave_room(values)
         helpful = self.helpful()  # (B, N, C)
-        values = self.leave_room(values, helpful)
         scores, origins, tokens = self.best_of(values.flatten(0, 1))  # (B, K)
         more = values.gather(2, helpful.clamp(min=0)) + self.scores[:, :, None]  # (B, N, C)
         more = more.masked_fill((helpful < 0) | self._twice(helpful), NEVER).flatten(1)  # (B, N*C)
@@ -183,17 +183,23 @@ class ConstrainedBeamSearch(BeamSearch):
         """Tokens (B, K) that suffice for all phrases that are unmet."""
         return self.phrases.room[self.alive][:, None].masked_fill(met, 0).sum(2)
 
-    def leave_room(self, values: torch.Tensor, helpful: torch.Tensor) -> torch.Tensor:
-        """The scores (B, N, V), with only such helpful tokens where others would leave too few for all that is unmet."""
+    def leave_room(self, values: torch.Tensor) -> torch.Tensor:
+        """The scores (B, N, V), with only such tokens of phrases where others would leave too few for all that is unmet."""
         needed = self.needed(self.met)  # (B, N)
         left = self.options.most[self.alive][:, None] - (self.ids.shape[1] - self.prompt) - 1  # (B, 1), but for the end
         tight = (needed > 0) & (left <= needed)  # (B, N)
         if not tight.any():
             return values
-        far = needed[:, :, None] - self.begun <= left[:, :, None]  # (B, N, C), far enough to be in time
-        index = helpful.masked_fill(~far, -1)  # (B, N, C)
-        kept = values.gather(2, index.clamp(min=0)).masked_fill(index < 0, NEVER)
-        only = torch.full_like(values, NEVER).scatter_reduce_(2, index.clamp(min=0), kept, "amax")
+        ids = self.ids[:, self.prompt :].view(*needed.shape, -1)  # (B, N, t)
+        endings = self.phrases.endings(ids, self.alive, ids.shape[2] - self.since)  # (B, N, C, P)
+        continued = F.pad(endings[..., :-1], (1, 0), value=True)  # (B, N, C, P), by which token of each form it may go on
+        begun = torch.arange(continued.shape[3], device=ids.device)  # (P), tokens of the form before it
+        in_time = needed[:, :, None, None] - begun <= left[:, :, None, None]  # (B, N, 1, P)
+        tokens = self.phrases.tokens[self.alive][:, None].expand_as(continued)
+        allowed = continued & in_time & self.active(self.met)[..., None] & (tokens >= 0)
+        index, allowed = tokens.clamp(min=0).flatten(2), allowed.flatten(2)  # (B, N, C*P)
+        kept = values.gather(2, index).masked_fill(~allowed, NEVER)
+        only = torch.full_like(values, NEVER).scatter_reduce_(2, index, kept, "amax")
         return torch.where(tight[:, :, None], only, values)
 
     def states(self, origins: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -201,7 +207,8 @@ class ConstrainedBeamSearch(BeamSearch):
         met = self.met.gather(1, origins[:, :, None].expand(-1, -1, self.met.shape[2]))
         since = self.since.gather(1, origins)
         ids = self.continued(origins, tokens)[:, :, self.prompt :]  # (B, K, t)
-        begun = self.phrases.progress(ids, self.alive, ids.shape[2] - since)  # (B, K, C)
+        endings = self.phrases.endings(ids, self.alive, ids.shape[2] - since)  # (B, K, C, P)
+        begun = (endings * torch.arange(1, endings.shape[3] + 1, device=ids.device)).amax(3)  # (B, K, C)
         new = self.active(met) & (begun == self.phrases.lengths[self.alive][:, None])  # (B, K, C)
         met = met | self.phrases.of_phrases(new, self.alive)
         if self.phrases.ordered:

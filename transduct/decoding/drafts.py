@@ -184,7 +184,7 @@ class _Decoding:
 
     Args:
         slots: the model, which has read nothing yet; prompt: (sources, T), what the decoder starts with.
-        most: (sources), tokens that may be generated; end: ids (E) of end tokens; count: guesses a step; pad: what follows an end.
+        most: (sources), tokens that may be generated; end: ids (E) of end tokens; count: guesses a step; pad: behind ends.
     """
 
     def __init__(

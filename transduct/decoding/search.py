@@ -117,7 +117,7 @@ def beam_search(
         scoring=scoring,
         stopping="first" if beams == 1 else STOPPING[generation_config.early_stopping],
         end=most.new_empty(0) if end is None else end.to(most.device),
-        pad=beam_padding(generation_config),
+        pad=padding(generation_config) if beams == 1 else beam_padding(generation_config),
         most=most,
         least=least,
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 from transformers import AutoFeatureExtractor, AutoProcessor, AutoTokenizer, PreTrainedTokenizerBase
 
+from transduct.convert.checkpoint import read_json
 from transduct.tokenization import TransductTokenizer
 
 TOKENIZER_CONFIG, FEATURES, PROCESSOR = "tokenizer_config.json", "preprocessor_config.json", "processor_config.json"
@@ -271,7 +272,7 @@ def _name_processor(source: Path, target: Path, with_tokenizer: bool) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_json(path) if path.is_file() else {}
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:

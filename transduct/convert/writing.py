@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from transduct.convert.checkpoint import SAFETENSORS
+from transduct.files import flush
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -51,11 +52,11 @@ def new_folder(output: str | Path) -> Iterator[Path]:
     try:
         yield part
         for path in (*part.rglob("*"), part):
-            _flush(path)
+            flush(path)
         if output.is_dir():
             output.rmdir()
         part.rename(output)
-        _flush(output.parent)
+        flush(output.parent)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -81,7 +82,7 @@ def write_weights(
     shard: dict[str, torch.Tensor] = {}
     size = 0
 
-    def flush() -> None:
+    def finish() -> None:
         save_file(shard, folder / _draft(len(shards)), metadata={"format": "pt"})
         shards.append(list(shard))
         shard.clear()
@@ -89,12 +90,12 @@ def write_weights(
     for name, tensor in tensors:
         tensor = tensor if dtype is None else _cast(name, tensor, dtype)
         if shard and size + tensor.nbytes > limit:
-            flush()
+            finish()
             size = 0
         shard[name] = tensor.contiguous()
         size += tensor.nbytes
         _count(written, tensor)
-    flush()
+    finish()
     written.files = _name_shards(folder, shards, written)
     return written
 
@@ -151,14 +152,3 @@ def bytes_of(size: int | str) -> int:
     if count < 1:
         raise ValueError(f'shard_size={size!r} must be a number of bytes, or one with a unit such as "5GB" or "300MB"')
     return count
-
-
-def _flush(path: Path) -> None:
-    """Returns when the file or folder has reached the disk; where folders cannot be flushed, only files are."""
-    if path.is_dir() and os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

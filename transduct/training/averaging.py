@@ -21,10 +21,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from transduct.files import save_whole
 from transduct.tokenization import TARGET_FOLDER
 from transduct.training.callbacks import training_was_stopped
 from transduct.training.checkpoints import MANIFEST, STATE, checkpoint_step, discard, find_checkpoints, list_checkpoints
-from transduct.training.files import save_whole
 from transduct.training.weights import load_into, refuse_flat_weights
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -15,13 +15,13 @@ from transformers import (
 )
 
 from transduct import modeling
+from transduct.files import save_whole
 from transduct.tokenization import TransductTokenizer
 from transduct.training.alignments import AlignmentCollator
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.checks import in_section
 from transduct.training.collators import Seq2SeqCollator
 from transduct.training.encoding import PairEncoder
-from transduct.training.files import save_whole
 from transduct.training.metrics import ERRORS
 from transduct.training.objectives import ObjectiveCollator
 from transduct.training.predictions import TextMetrics

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from transduct.training.files import flush, remove
+from transduct.files import flush, remove
 
 UNFINISHED = "unfinished"
 """Folder beside the checkpoints in which the next one is written."""

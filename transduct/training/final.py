@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import track
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from transduct.files import save_whole
 from transduct.training.adapters import finished_model, is_adapted
 from transduct.training.collators import Seq2SeqCollator
 from transduct.training.encoding import PairEncoder
-from transduct.training.files import save_whole
 from transduct.training.metrics import METRICS
 from transduct.training.recipe import EvaluationSection, SplitSource
 from transduct.training.report import Sample

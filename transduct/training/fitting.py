@@ -22,7 +22,7 @@ import torch
 from accelerate.utils import gather_object
 from torch.autograd.graph import saved_tensors_hooks
 
-from transduct.training.files import write_whole
+from transduct.files import write_whole
 
 MARGIN = 0.9
 """Share of the largest budget that fitted: memory becomes fragmented, and evaluation needs some."""

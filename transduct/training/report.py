@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from transduct.accounting import describe
+from transduct.files import write_whole
 from transduct.training.charts import line_chart
-from transduct.training.files import write_whole
 from transduct.training.metrics import without_timings
 
 PACKAGES = ("transduct", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "sacrebleu")

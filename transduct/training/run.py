@@ -29,6 +29,7 @@ from transformers import PrinterCallback, TrainerState, set_seed
 from transformers.utils import logging as transformers_logging
 
 from transduct import register
+from transduct.files import remove, write_whole
 from transduct.tokenization import TransductTokenizer
 from transduct.training.adapters import prepare_weights
 from transduct.training.arguments import TransductTrainingArguments
@@ -46,7 +47,6 @@ from transduct.training.callbacks import EarlyStopping, SaveLastStep, StopOnSign
 from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
 from transduct.training.checks import in_section
 from transduct.training.endless import EndlessData
-from transduct.training.files import remove, write_whole
 from transduct.training.final import SavedModel, measure, save_finished, show
 from transduct.training.processes import decided_by_main, expect_all_gradients
 from transduct.training.progress import ShowProgress

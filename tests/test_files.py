@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from transduct.training.files import save_whole, write_whole
+from transduct.files import save_whole, write_whole
 
 
 def writes(text):

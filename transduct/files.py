@@ -1,6 +1,7 @@
 """Files and folders that are whole or not there at all: written beside their place, flushed to the disk, then moved there.
 
-Checkpoints do the same with a manifest on top; see `checkpoints.py`.
+Checkpoints of a run do the same with a manifest on top, see `training/checkpoints.py`; conversions never replace a folder, see
+`convert/writing.py`.
 """
 
 import os

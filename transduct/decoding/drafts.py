@@ -51,7 +51,7 @@ class SourceLookup:
         self.source = source.masked_fill(~real, -1)
         self.prompt = prompt
         self.longest = longest
-        self.next = torch.zeros(len(source), dtype=torch.long, device=source.device)  # (B), where the last match ended
+        self.last = torch.zeros(len(source), dtype=torch.long, device=source.device)  # (B), up to where the source was followed
 
     def guess(self, ids: torch.Tensor, lengths: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         size = self.source.shape[1]
@@ -62,20 +62,20 @@ class SourceLookup:
             found = (self.source.unfold(1, width, 1) == last[:, None]).all(2)  # (B, S - width + 1)
             found = found & (lengths - self.prompt >= width)[:, None]
             ends = places[width - 1 :] + 1  # (S - width + 1), where the guess would begin
-            distance = (ends - self.next[:, None]) % (size + 1)  # the nearest one behind the last match, then from the beginning
+            distance = (ends - 1 - self.last[:, None]) % (size + 1)  # the nearest place behind the last, then from the beginning
             best = distance.masked_fill(~found, size + 1).argmin(1)  # (B)
             start = torch.where(found.any(1), ends[best], start)  # a longer n-gram overrules
-        self.next = torch.where(start >= 0, start, self.next)
+        self.last = torch.where(start >= 0, start, self.last)
         index = start[:, None] + torch.arange(count, device=ids.device)  # (B, k)
         inside = (start >= 0)[:, None] & (index < size)
         guesses = self.source.gather(1, index.clamp(0, size - 1)).masked_fill(~inside, -1)
         return guesses.clamp(min=0), (guesses >= 0).cumprod(1).bool()
 
     def settle(self, right: torch.Tensor) -> None:
-        """Nothing depends on it: the output's last tokens tell where to go on."""
+        self.last = self.last + right
 
     def keep(self, order: torch.Tensor) -> None:
-        self.source, self.next = self.source[order], self.next[order]
+        self.source, self.last = self.source[order], self.last[order]
 
 
 class ModelDraft:

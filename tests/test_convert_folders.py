@@ -181,6 +181,20 @@ def test_rounding_to_a_type(original, tmp_path, dtype):
     assert T5ForConditionalGeneration.from_pretrained(tmp_path / "back").dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["marian", "m2m_100"])
+def test_positions_that_are_computed_stay_exact_where_weights_are_rounded(kind, tmp_path, dtype):
+    """Marian's files hold them, rounded too; those of M2M100 do not."""
+    case = next(case for case in ONE_OF_EACH if case.config.model_type == kind)
+    build(case).save_pretrained(tmp_path / "original")
+    import_folder(tmp_path / "original", tmp_path / "ours")
+    assert import_folder(tmp_path / "original", tmp_path / "rounded", dtype=dtype).checked is not None
+    assert export_folder(tmp_path / "ours", tmp_path / "back", dtype=dtype).checked is not None
+    assert convert.from_transformers(tmp_path / "back").dtype == dtype
+    theirs = case.model_class.from_pretrained(tmp_path / "back", dtype=torch.float32)
+    assert convert.from_transformers(theirs).dtype == torch.float32
+
+
 def test_in_memory(original):
     ours = convert.from_transformers(original)
     assert isinstance(ours, TransductForConditionalGeneration)

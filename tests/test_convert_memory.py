@@ -252,9 +252,11 @@ def test_each_direction_takes_its_own_kind_of_model():
         from_transformers(from_transformers(original(), verify=False))
 
 
-def test_options_of_the_hub_are_refused_for_a_model_in_memory():
+def test_options_of_the_hub_and_of_folders_are_refused_for_a_model_in_memory():
     with pytest.raises(ValueError, match="revision and token"):
         from_transformers(original(), revision="main")
+    with pytest.raises(ValueError, match="their_class='T5Model' belongs to a folder"):
+        from_transformers(original(), their_class="T5Model")
 
 
 def test_the_package_has_it_by_name():

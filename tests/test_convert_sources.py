@@ -158,10 +158,16 @@ def test_unknown_options_and_families(tmp_path):
         ({"model_type": "bert"}, "model_type='bert' is none of t5"),
         ({"model_type": "transduct"}, "is a checkpoint of transduct already: it needs no import"),
         ({"architectures": ["T5ForAudio"]}, "T5ForAudio has no counterpart in transduct"),
+        ({"is_encoder_decoder": False}, "is_encoder_decoder=False, but T5ForConditionalGeneration has a decoder"),
+        ({"dtype": "wibble"}, "is no config of t5: .*wibble"),
     ]:
         path.write_text(json.dumps(T5_OF_2019 | values))
         with pytest.raises(ValueError, match=message):
             open_source(locate(tmp_path / "old"))
+    path.write_text(json.dumps(T5_OF_2019))
+    (tmp_path / "old" / "generation_config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"generation_config\.json must hold a JSON object"):
+        open_source(locate(tmp_path / "old"))
     path.write_text(json.dumps({key: value for key, value in T5_OF_2019.items() if key != "model_type"}))
     with pytest.raises(ValueError, match="has no model_type: write into it which of t5, mt5"):
         open_source(locate(tmp_path / "old"))
@@ -175,6 +181,8 @@ def test_a_class_must_be_chosen_where_the_file_does_not_say_it(architectures, tm
     (tmp_path / "old" / "config.json").write_text(json.dumps(T5_OF_2019 | {"architectures": architectures}))
     result = import_folder(tmp_path / "old", tmp_path / "ours", verify=False, their_class="T5ForConditionalGeneration")
     assert result.to_class == "TransductForConditionalGeneration"
+    ours = convert.from_transformers(tmp_path / "old", their_class="T5ForConditionalGeneration")
+    assert type(ours).__name__ == result.to_class
 
 
 # ---- the Hub -------------------------------------------------------------------------------------------------------------------

@@ -195,11 +195,22 @@ def test_a_stack_without_layers_has_no_states_to_compare():
     assert "encoder's embeddings" not in result.differences
 
 
+def test_tokens_that_a_bias_forbids_are_equal():
+    theirs = copy.deepcopy(original(BartForConditionalGeneration))
+    theirs.final_logits_bias[0, 5] = float("-inf")
+    ours = import_model(theirs)
+    assert verify(theirs, ours).differences["logits"] <= 1e-5
+    with torch.no_grad():
+        ours.lm_head.bias[5] = 0
+    with pytest.raises(ValueError, match="first in the logits: by inf"):
+        verify(theirs, ours)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_sinusoids_of_files_of_half_precision_are_compared_unrounded(dtype):
+def test_sinusoids_of_half_precision_are_compared_unrounded(dtype):
     config = MarianConfig(**SIZES, pad_token_id=1, eos_token_id=2, decoder_start_token_id=1)
     theirs = build(Case("", MarianMTModel, config)).to(dtype)
-    assert max(verify(theirs, import_model(theirs)).differences.values()) <= 1e-5  # rounded on both sides
+    assert max(verify(theirs, import_model(theirs)).differences.values()) <= 1e-5
     loaded = copy.deepcopy(theirs).float()
     ours = import_model(loaded)
     table = loaded.model.encoder.embed_positions.weight

@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from transduct.convert.checkpoint import SAFETENSORS, Checkpoint
@@ -70,6 +70,15 @@ def test_rounding_to_a_type(tmp_path):
 def test_values_that_a_type_cannot_hold_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"a\.weight has values up to 70000, which float16 cannot hold"):
         write_weights([("a.weight", torch.tensor([1.0, -70000.0]))], tmp_path, dtype=torch.float16)
+
+
+def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("transduct.convert.writing.save_file", fails)
+    with pytest.raises(OSError, match=r"cannot be written into .*No space left"):
+        write_weights(TENSORS.items(), tmp_path)
 
 
 def test_transposed_tensors(tmp_path):

@@ -18,7 +18,12 @@ __all__ = ["from_fairseq", "from_transformers", "to_transformers"]
 
 
 def from_transformers(
-    model_or_path: "PreTrainedModel | str | Path", verify: bool = True, *, revision: str | None = None, token: str | None = None
+    model_or_path: "PreTrainedModel | str | Path",
+    verify: bool = True,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    their_class: str | None = None,
 ) -> "PreTrainedModel":
     """A model of transformers as ours: the class that fits, with copies of its weights.
 
@@ -27,6 +32,7 @@ def from_transformers(
             of the Hub, which is loaded in evaluation mode with the data type of its weights.
         verify: compare both on random inputs, see `verifying.verify`.
         revision, token: for the Hub.
+        their_class: transformers' class, where config.json does not say it.
 
     Raises:
         ValueError: for a family, class or option that is not known here, a checkpoint that does not fit its config, and where
@@ -38,9 +44,11 @@ def from_transformers(
     if isinstance(model_or_path, (str, Path)):
         from transduct.convert.folders import load
 
-        return load(model_or_path, verify=verify, revision=revision, token=token)
+        return load(model_or_path, verify=verify, revision=revision, token=token, their_class=their_class)
     if revision is not None or token is not None:
         raise ValueError("revision and token belong to an id of the Hub, not to a model in memory")
+    if their_class is not None:
+        raise ValueError(f"their_class={their_class!r} belongs to a folder: a model in memory has its class")
     ours = import_model(model_or_path)
     if verify:
         verify_pair(model_or_path, ours)

@@ -43,7 +43,7 @@ def outputs_of(config: TransductConfig, model_class: type[PreTrainedModel]) -> d
         if config.positions not in kinds:
             del values[name]
     unused = [name for name, used in _switches(config).items() if not used]
-    unused += _without_decoder() if _reads_source_alone(model_class) else []
+    unused += _without_decoder() if reads_source_alone(model_class) else []
     if not _has_output_projection(model_class):
         unused += ["scale_logits", "logits_bias"]
         values["tie_embeddings"] = config.tie_embeddings in ("all", "source_target")
@@ -77,7 +77,8 @@ def _switches(config: TransductConfig) -> dict[str, bool]:
     }
 
 
-def _reads_source_alone(model_class: type[PreTrainedModel]) -> bool:
+def reads_source_alone(model_class: type[PreTrainedModel]) -> bool:
+    """Whether a class of ours has an encoder and no decoder."""
     return model_class.__name__ in ("TransductEncoderModel", "TransductForTokenClassification", "TransductForMaskedLM")
 
 

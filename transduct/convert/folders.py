@@ -160,14 +160,23 @@ def export_folder(
     return result
 
 
-def load(source: str | Path, verify: bool = True, revision: str | None = None, token: str | None = None) -> PreTrainedModel:
+def load(
+    source: str | Path,
+    verify: bool = True,
+    revision: str | None = None,
+    token: str | None = None,
+    their_class: str | None = None,
+) -> PreTrainedModel:
     """A checkpoint of another family as our model in memory, with the data type of its weights, in evaluation mode.
+
+    Args:
+        source, verify, revision, token, their_class: as for `import_folder`.
 
     Raises:
         ValueError: as `import_folder`.
     """
     located = locate(source, revision, token)
-    opened = open_source(located)
+    opened = open_source(located, their_class)
     ours = opened.model()
     theirs = _original(opened, located, ours.dtype, rounded=False) if verify else None
     if theirs is not None:
@@ -221,7 +230,8 @@ def _check_memory(memory: int | str | None, dtype: torch.dtype | None) -> None:
 
 
 def _rounded(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedModel:
-    for weight in (*model.parameters(), *model.buffers()):
+    """The model with what its files hold rounded; tables that it computes stay exact."""
+    for weight in model.state_dict(keep_vars=True).values():
         if weight.is_floating_point():
             weight.data = weight.data.to(dtype)
     return model
@@ -337,7 +347,8 @@ def _notes(origin: Mapping[str, Any], opened: Opened) -> list[str]:
     values = origin.get("config", {})
     notes = [opened.text] if opened.text else []
     if values.get("prefix"):
-        notes.append(f"prefix={values['prefix']!r} is kept in config.origin: translate and pipelines put it before texts, generate does not")
+        prefix = f"prefix={values['prefix']!r}"
+        notes.append(f"{prefix} is kept in config.origin: translate and pipelines put it before texts, generate does not")
     if values.get("task_specific_params"):
         tasks = ", ".join(values["task_specific_params"])
         notes.append(

@@ -15,7 +15,7 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 from transduct import modeling
 from transduct.configuration import TransductConfig
 from transduct.convert.checkpoint import Checkpoint
-from transduct.convert.expressible import outputs_of
+from transduct.convert.expressible import outputs_of, reads_source_alone
 from transduct.convert.families import family_of
 from transduct.convert.family import SOURCE, TARGET, Family, their_names
 from transduct.convert.options import Options
@@ -156,8 +156,10 @@ def import_plan(values: Mapping[str, Any], their_class: str, checkpoint: Checkpo
     our_class = getattr(modeling, family.our_class(their_class))
     try:
         theirs: PreTrainedConfig = CONFIG_MAPPING[family.model_type].from_dict(dict(values))
-    except (StrictDataclassError, TypeError) as error:
+    except (StrictDataclassError, TypeError, AttributeError) as error:  # the last: for a dtype that torch does not have
         raise ValueError(f"{where} is no config of {family.model_type}: {error}") from error
+    if values.get("is_encoder_decoder") is False and not reads_source_alone(our_class):
+        raise ValueError(f"{where} has is_encoder_decoder=False, but {their_class} has a decoder: set it to true")
     defaults = theirs.to_dict()
     said = {name: value for name, value in values.items() if value is not None or name not in defaults}
     fields = family.read(Options(defaults | said, values, where), checkpoint)

@@ -145,6 +145,7 @@ def generation_config(folder: Path) -> GenerationConfig:
     with quiet():
         if not (folder / GENERATION).is_file():
             return GenerationConfig.from_model_config(values)
+        read_json(folder / GENERATION)  # says what is wrong, if it is no object
         config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     if values.get("force_bos_token_to_be_generated") and config.forced_bos_token_id is None:
         raise ValueError(

@@ -5,7 +5,7 @@ States of a layer must agree within 1e-4 of their largest value where that is ov
 float32 itself is coarser than 1e-4. Greedy and beam-4 ids must be identical. Where they are not, the two answers are scored by
 both models; if neither prefers one of them by more than the tolerance, it is a tie, and reported as such.
 
-Sinusoids that a file of half precision stores are compared as they were before they were rounded: ours are computed.
+Sinusoids of half precision are compared as they were before they were rounded: some files hold them, and others compute them.
 """
 
 import copy
@@ -22,6 +22,7 @@ from transduct.convert.families import FAMILIES
 from transduct.convert.memory import quiet
 from transduct.convert.models import HALF, is_table
 from transduct.convert.verifying_inputs import source_inputs, target_inputs
+from transduct.positions import SinusoidalPositions, sinusoid_table
 
 TOLERANCE = 1e-4
 OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state")
@@ -69,10 +70,8 @@ def verify(theirs: PreTrainedModel, ours: PreTrainedModel, where: str = "", seed
     with ExitStack() as stack:
         stack.enter_context(quiet())
         stack.enter_context(torch.no_grad())
-        exact = ours.dtype not in HALF
         theirs, ours = (stack.enter_context(_ready(model)) for model in (theirs, ours))
-        if exact:
-            stack.enter_context(_exact_tables(theirs, ours))
+        stack.enter_context(_exact_tables(theirs, ours))
         source, text = source_inputs(ours, seed)
         result = Verification(text)
         _compare_states(theirs, ours, source | target_inputs(ours, source, seed), result, where)
@@ -97,21 +96,24 @@ def _ready(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
 
 @contextmanager
 def _exact_tables(theirs: PreTrainedModel, ours: PreTrainedModel) -> Iterator[None]:
-    """Tables that theirs holds, perhaps rounded to half precision, have the values that ours computes while this lasts."""
+    """Sinusoids that either model holds rounded to half precision are as exact as they are computed while this lasts."""
     family = FAMILIES.get(theirs.config.model_type)
     computed = family.computed(ours.config, type(theirs).__name__) if family is not None else {}
-    held = {name: weight for name, weight in theirs.named_parameters() if name in computed and weight.device.type != "meta"}
+    held = dict(theirs.named_parameters()) | dict(theirs.named_buffers())
+    exact = {held[name]: compute() for name, compute in computed.items() if name in held}
+    for module in ours.modules():
+        if isinstance(module, SinusoidalPositions):
+            exact[module.table] = sinusoid_table(*module.table.shape, module.layout)
     rounded = {}
-    for name, weight in held.items():
-        exact = computed[name]()
-        if is_table(weight, exact):
-            rounded[weight] = weight.data
-            weight.data = exact.to(weight)
+    for table, values in exact.items():
+        if table.device.type != "meta" and is_table(table, values) and not torch.equal(table, values.to(table)):
+            rounded[table] = table.data
+            table.data = values.to(table)
     try:
         yield
     finally:
-        for weight, data in rounded.items():
-            weight.data = data
+        for table, data in rounded.items():
+            table.data = data
 
 
 def _compare_states(
@@ -124,7 +126,7 @@ def _compare_states(
     for name, value in want.items():
         if got[name].shape != value.shape:
             raise ValueError(f"{where} differ in the {name}: of shape {tuple(value.shape)} there, {tuple(got[name].shape)} here")
-        difference = (got[name].to(value.device) - value).abs().max().item()
+        difference = _difference(got[name].to(value.device), value)
         scale = 1.0 if name in OUTPUTS and name != "last_hidden_state" else max(1.0, value.abs().max().item())
         if not difference <= TOLERANCE * scale:  # also if it is no number
             rule = f"{TOLERANCE:g}" if scale == 1.0 else f"{TOLERANCE:g} of the largest value, {scale:.3g}"
@@ -133,6 +135,11 @@ def _compare_states(
                 "would not be faithful"
             )
         result.differences[name] = difference
+
+
+def _difference(got: torch.Tensor, want: torch.Tensor) -> float:
+    """The largest absolute difference; infinities that are equal, as in the bias of a token never to be written, are none."""
+    return (got - want).masked_fill(got == want, 0).abs().max().item()
 
 
 def _states(model: PreTrainedModel, batch: dict[str, torch.Tensor], ours: PreTrainedModel) -> dict[str, torch.Tensor]:

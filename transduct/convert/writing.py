@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from transduct.convert.checkpoint import SAFETENSORS
@@ -75,6 +76,7 @@ def write_weights(
 
     Raises:
         ValueError: for a size that is none, and for a tensor with values that `dtype` cannot hold.
+        OSError: if the disk is full, or does not take them for another reason.
     """
     limit = bytes_of(shard_size)
     written = Weights()
@@ -83,7 +85,10 @@ def write_weights(
     size = 0
 
     def finish() -> None:
-        save_file(shard, folder / _draft(len(shards)), metadata={"format": "pt"})
+        try:
+            save_file(shard, folder / _draft(len(shards)), metadata={"format": "pt"})
+        except SafetensorError as error:  # the disk is full, for one
+            raise OSError(f"the weights cannot be written into {str(folder)!r}: {error}") from error
         shards.append(list(shard))
         shard.clear()
 

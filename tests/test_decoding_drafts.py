@@ -148,10 +148,6 @@ def test_a_copy_takes_few_passes():
     assert torch.equal(got, want)
     assert [row[1 : 1 + len(source)] for row, source in zip(got.tolist(), SOURCES, strict=True)] == [s.tolist() for s in SOURCES]
     greedy = max(map(len, SOURCES)) + 1
-    assert (
-        calls[:greedy] == [sum(len(source) + 1 > step for source in SOURCES) if step > 5 else 4 for step in range(greedy)]
-        or calls
-    )
     assert len(calls) - greedy == 2  # 8 tokens and one more, then the last 2 and the end
 
 

@@ -8,7 +8,7 @@ where they say nothing either: at most as many tokens as the source has, plus 50
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -24,9 +24,10 @@ from transduct.decoding.alignments import (
 )
 from transduct.decoding.forcing import padded
 from transduct.decoding.languages import direction
-from transduct.decoding.normalization import Normalization
-from transduct.decoding.search import beam_search
+from transduct.decoding.normalization import Normalization, Scoring
+from transduct.decoding.required import NOTHING, Required, phrase_ids, prefix_ids
 from transduct.decoding.sentences import Piece, fitted, sentences
+from transduct.decoding.strategies import Strategy
 from transduct.decoding.windows import length_batches
 
 PENALTIES: dict[str, float] = {"hf": 1.0, "gnmt": 0.6, "sockeye": 1.0, "none": 0.0}
@@ -39,7 +40,8 @@ class Translation:
 
     Args:
         text: what the model wrote.
-        score: as the search compared hypotheses; log_prob: the sum over tokens. Of a text in pieces, the sums over them.
+        score: as the search compared hypotheses, or the expected utility; log_prob: the sum over tokens. Of a text in pieces, the
+            sums over them.
         token_ids: of all pieces, one after the other.
         alignment: (source, target) words or tokens, where it was asked for.
     """
@@ -70,6 +72,7 @@ class TranslationOptions:
     max_source_length: int | None = None
     alignments: AlignmentOptions = field(default_factory=AlignmentOptions)
     replace_unknown: bool = False
+    strategy: Strategy = field(default_factory=Strategy)
     generation: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -90,6 +93,9 @@ class _Source:
 
     text: str
     ids: list[int]
+    place: tuple[int, int] = (0, 0)  # the number of its line, and of the piece within it
+    phrases: list[list[list[int]]] = field(default_factory=list)
+    prefix: list[int] = field(default_factory=list)
     found: list[Translation] = field(default_factory=list)
 
 
@@ -119,26 +125,36 @@ class Translator:
         settings = {"num_beams": own["num_beams"] or 4, **task, **self.direction.generation, **options.generation}
         if options.num_beams is not None:
             settings["num_beams"] = options.num_beams
+        if not options.strategy.has_beams and (options.num_beams or 1) > 1:
+            raise ValueError(f"num_beams={options.num_beams} has no use with samples and drafts: leave it out")
         penalty = options.length_penalty
         if penalty is None and options.length_normalization == "hf":  # theirs is an exponent of this one
             penalty = settings.get("length_penalty", own["length_penalty"])
         settings["length_penalty"] = PENALTIES.get(options.length_normalization, 1.0) if penalty is None else penalty
         wanted = options.num_return_sequences
+        settings |= options.strategy.settings(wanted) | {"return_dict_in_generate": True}
+        if not options.strategy.has_beams:
+            return settings
         if wanted > settings["num_beams"]:
             raise ValueError(f"num_return_sequences={wanted} must not exceed num_beams={settings['num_beams']}")
-        settings |= {"num_return_sequences": wanted, "length_normalization": options.length_normalization}
-        return settings | {"do_sample": False, "return_dict_in_generate": True, "custom_generate": beam_search}
+        return settings | {"length_normalization": options.length_normalization}
 
-    def __call__(self, texts: Sequence[str], numbers: Sequence[int] | None = None) -> list[list[Translation]]:
+    def __call__(
+        self, texts: Sequence[str], numbers: Sequence[int] | None = None, required: Sequence[Required] | None = None
+    ) -> list[list[Translation]]:
         """The hypotheses of each text, best first. A text of white space alone has empty ones, and costs nothing.
 
         Args:
             numbers: of the texts, for messages; None: from 1 on.
+            required: what the targets of each text must have; None: nothing.
 
         Raises:
             ValueError: for a text that cannot be encoded or is too long, naming its number.
         """
-        documents = self._documents(texts, range(1, len(texts) + 1) if numbers is None else numbers)
+        numbers = range(1, len(texts) + 1) if numbers is None else numbers
+        documents = self._documents(texts, numbers)
+        for document, number, own in zip(documents, numbers, required or [NOTHING] * len(texts), strict=True):
+            self._require(document, number, own)
         sources = [source for document in documents for _, source in document if source is not None]
         was_training = self.model.training
         self.model.eval()
@@ -164,6 +180,20 @@ class Translator:
                     document += self._fitting(piece, next(ids), number) if piece.text.strip() else [(piece, None)]
                 documents.append(document)
         return documents
+
+    def _require(self, document: Sequence[tuple[Piece, _Source | None]], number: int, required: Required) -> None:
+        """Note for the pieces of a text where they stand and what its targets must have."""
+        pieces = [source for _, source in document if source is not None]
+        for place, source in enumerate(pieces):
+            source.place = number, place
+        if required == NOTHING:
+            return
+        if len(pieces) != 1:
+            raise ValueError(f"line {number} has {len(pieces)} pieces: phrases and prefixes are for texts of one")
+        first = self.settings.get("forced_bos_token_id", getattr(self.model.generation_config, "forced_bos_token_id", None))
+        with self.direction.applied(self.tokenizer):
+            pieces[0].phrases = [phrase_ids(self.tokenizer, phrase, number) for phrase in required.phrases]
+            pieces[0].prefix = prefix_ids(self.tokenizer, required.prefix, first)
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         if not texts:
@@ -191,18 +221,33 @@ class Translator:
         side, filler = self.tokenizer.padding_side, self.tokenizer.pad_token_id
         ids, mask = padded([source.ids for source in batch], filler, side)
         inputs = {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
-        output = self.model.generate(**inputs, **self.settings, **self._lengths(max(len(source.ids) for source in batch)))
+        told = self.settings | self._lengths(max(len(source.ids) for source in batch))
+        phrases, prefixes, places = ([getattr(source, name) for source in batch] for name in ("phrases", "prefix", "place"))
+        told |= self.options.strategy.of_sources(phrases, prefixes, places, told.get("logits_processor") or [])
+        output = self.model.generate(**inputs, **told)
         hypotheses = [row[1 : 1 + length] for row, length in zip(output.sequences.tolist(), output.lengths.tolist(), strict=True)]
-        kept = output.sequences_scores.isfinite().tolist()
+        scores = self._scores(output)  # (rows)
+        kept = scores.isfinite().tolist()
         texts = self._decode(hypotheses)
-        rows = [source for source in batch for _ in range(self.options.num_return_sequences)]
+        rows = [source for source in batch for _ in range(self.settings["num_return_sequences"])]
         alignments: list[Alignment | None] = [None] * len(rows)
         if self.options.alignments.unit is not None or self.options.replace_unknown:
             texts, alignments = self._aligned(inputs, rows, hypotheses, texts)
-        numbers = output.sequences_scores.tolist(), output.log_probs.tolist()
+        numbers = scores.tolist(), output.log_probs.tolist()
         for source, exists, *fields in zip(rows, kept, texts, *numbers, map(tuple, hypotheses), alignments, strict=True):
             if exists:
                 source.found.append(Translation(*fields))
+        for source in batch:
+            best = self.options.strategy.best([each.text for each in source.found], self.options.num_return_sequences)
+            if best is not None:
+                source.found = [replace(source.found[place], score=utility) for place, utility in best]
+
+    def _scores(self, output: Any) -> torch.Tensor:
+        """Scores (rows) as the search has them; of samples and drafts, by the same formula."""
+        if "sequences_scores" in output:
+            return output.sequences_scores
+        scoring = Scoring(self.options.length_normalization, self.settings["length_penalty"])
+        return scoring.score(output.log_probs, output.lengths)
 
     def _decode(self, hypotheses: Sequence[Sequence[int]]) -> list[str]:
         return self.tokenizer.batch_decode(hypotheses, skip_special_tokens=True)

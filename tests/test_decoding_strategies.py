@@ -1,0 +1,135 @@
+"""Searches behind `translate`: samples, minimum Bayes risk, drafts, phrases and prefixes, from text to text."""
+
+import pytest
+
+from tiny_translation import TEXTS, tiny_translation
+from transduct import translate
+from transduct.decoding import expected_utilities
+from transduct.decoding.strategies import Strategy
+
+WORDS = ["abc", "hello there", "a", "cab", "the end."]
+
+
+@pytest.fixture(scope="module")
+def both():
+    model, tokenizer = tiny_translation(end=3.0)
+    model.lm_head.weight.data.mul_(0.3)  # many tokens are likely
+    return model, tokenizer
+
+
+# ---- phrases and prefixes -----------------------------------------------------------------------------------------
+def test_phrases_and_prefixes_are_in_the_texts(both):
+    phrases = [["not", "a b"], [], [["xyz", "zyx"]], [], ["stu"]]
+    prefixes = ["", "ab", "", "the ", "cab"]
+    for batch in (4096, 1):
+        found = translate(
+            *both, WORDS, num_beams=4, phrases=phrases, target_prefixes=iter(prefixes), max_tokens_per_batch=batch, min_length=5
+        )
+        for text, own, prefix in zip(found, phrases, prefixes, strict=True):
+            assert text.startswith(prefix.rstrip())
+            assert all(any(each in text for each in ([phrase] if isinstance(phrase, str) else phrase)) for phrase in own), text
+    assert translate(*both, WORDS[3:4], phrases=[[]], target_prefixes=[""]) == translate(*both, WORDS[3:4])
+
+
+def test_phrases_in_order(both):
+    (text,) = translate(*both, WORDS[:1], num_beams=4, phrases=[["q", "not", "q"]], ordered_phrases=True, max_length=20)
+    assert "q" in text.partition("not")[0]
+    assert "q" in text.partition("not")[2]
+
+
+def test_phrases_over_windows(both):
+    phrases = [[letter] for letter in "mnopq"]
+    one = translate(*both, WORDS, phrases=phrases)
+    assert translate(*both, WORDS, phrases=phrases, window=2) == one
+    assert all(letter in text for (letter,), text in zip(phrases, one, strict=True))
+
+
+# ---- samples ------------------------------------------------------------------------------------------------------
+def test_samples_depend_on_their_text_and_seed_alone(both):
+    options = dict(do_sample=True, top_k=0, num_return_sequences=3)
+    want = translate(*both, WORDS, **options)
+    assert translate(*both, WORDS, **options, max_tokens_per_batch=1, window=2) == want
+    assert translate(*both, WORDS, **options, seed=1) != want
+    assert translate(*both, [WORDS[0]] * 2, **options)[0] == want[0]  # the same text on another line is another draw
+    assert translate(*both, [WORDS[0]] * 2, **options)[1] != want[0]
+    assert translate(*both, ["", *WORDS[1:2]], **options)[0] == ["", "", ""]
+
+
+def test_scores_of_samples_are_those_of_score(both):
+    from transduct import score
+
+    found = translate(*both, WORDS, do_sample=True, temperature=0.7, return_scores=True, length_normalization="gnmt")
+    want = score(*both, WORDS, [each.token_ids for each in found], length_normalization="gnmt")
+    assert [each.score for each in found] == pytest.approx(want, abs=1e-4)
+
+
+def test_minimum_bayes_risk_takes_the_best_of_the_samples(both):
+    samples = translate(*both, WORDS, do_sample=True, top_k=0, num_return_sequences=12)
+    found = translate(
+        *both, WORDS, minimum_bayes_risk="chrf", num_samples=12, top_k=0, num_return_sequences=2, return_scores=True
+    )
+    for drawn, best in zip(samples, found, strict=True):
+        utilities = dict(zip(drawn, expected_utilities(drawn).tolist(), strict=True))
+        order = sorted(utilities, key=lambda text: -utilities[text])
+        assert [each.text for each in best] == order[:2]
+        assert [each.score for each in best] == pytest.approx([utilities[text] for text in order[:2]])
+    assert len(translate(*both, WORDS[:1], minimum_bayes_risk=lambda one, other: float(one == other))) == 1
+
+
+# ---- drafts, ensembles, groups ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("drafts", [True, "model"])
+def test_drafts_change_nothing(drafts):
+    pair, (smaller, _) = tiny_translation(), tiny_translation(seed=9)
+    want = translate(*pair, TEXTS, num_beams=1, return_scores=True)
+    assert len({each.text for each in want}) > 3
+    got = translate(*pair, TEXTS, drafts=smaller if drafts == "model" else drafts, return_scores=True)
+    assert [each.text for each in got] == [each.text for each in want]
+    assert [each.score for each in got] == pytest.approx([each.score for each in want], abs=1e-4)
+
+
+def test_ensembles_and_groups(both):
+    pair, (another, _) = tiny_translation(), tiny_translation(seed=9)
+    want = translate(*pair, WORDS)
+    assert translate(*pair, WORDS, ensemble=[pair[0]]) == want
+    assert translate(*pair, WORDS, ensemble=[another]) != want
+    options = dict(num_beams=4, num_return_sequences=4)
+    groups = translate(*both, WORDS, **options, beam_groups=4, diversity_penalty=100.0, min_length=4)
+    assert all(len({text[:1] for text in each}) == 4 for each in groups)
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"phrases": [["a"]], "do_sample": True}, "phrases need beam search"),
+        ({"phrases": [["a"]], "drafts": True}, "phrases need beam search"),
+        ({"phrases": [["a" * 99]], "max_length": 20}, "phrases of source 0 take up to 99 tokens and an end"),
+        ({"phrases": [["§"]]}, "line 1: phrase '§' has characters that the vocabulary does not have"),
+        ({"phrases": []}, "phrases has 0 entries, but there are more texts"),
+        ({"target_prefixes": ["x"], "split_sentences": True}, "line 1 has 2 pieces: phrases and prefixes are for texts of one"),
+        ({"num_beams": 4, "do_sample": True}, "num_beams=4 has no use with samples and drafts"),
+        ({"num_beams": 2, "drafts": True}, "num_beams=2 has no use with samples and drafts"),
+        ({"do_sample": True, "drafts": True}, "drafts are for greedy search"),
+        ({"num_samples": 4}, "num_samples=4 belongs to minimum_bayes_risk"),
+        ({"minimum_bayes_risk": "chrf", "num_samples": 0}, "num_samples=0 must be at least 1"),
+        ({"minimum_bayes_risk": "chrf", "num_samples": 2, "num_return_sequences": 3}, "must not exceed num_samples=2"),
+        ({"minimum_bayes_risk": "ter"}, "utility='ter' must be"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_refusals(both, options, message):
+    with pytest.raises(ValueError) as refusal:
+        translate(*both, ["hello there. ABC"], **options)
+    assert message in str(refusal.value)
+
+
+def test_an_empty_text_can_hold_no_phrase(both):
+    with pytest.raises(ValueError, match="line 1 has 0 pieces"):
+        translate(*both, ["  "], phrases=[["a"]])
+
+
+def test_what_kind_of_search_it_is():
+    assert Strategy().has_beams
+    assert not Strategy(do_sample=True).has_beams
+    assert Strategy(minimum_bayes_risk="bleu").samples
+    assert Strategy(drafts=True).has_drafts

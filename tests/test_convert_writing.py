@@ -122,6 +122,21 @@ def test_an_empty_folder_is_taken(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_the_current_folder_is_taken_if_it_is_empty(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with new_folder(".") as part:
+        (part / "file").write_text("content")
+    assert os.listdir(tmp_path / "here") == ["file"]
+
+
+def test_a_link_is_not_replaced(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="is there already"), new_folder(tmp_path / "link"):
+        pass
+    assert os.listdir(tmp_path) == ["link"]
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_leaves_nothing(error, tmp_path):
     def fail():

@@ -44,9 +44,9 @@ def new_folder(output: str | Path) -> Iterator[Path]:
     Raises:
         ValueError: if `output` holds something already.
     """
-    output = Path(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ValueError(f"{str(output)!r} is there already: choose another output, or delete it first")
+    output, given = Path(os.path.abspath(output)), output  # "." has no name
+    if output.is_symlink() or (output.exists() and (not output.is_dir() or any(output.iterdir()))):
+        raise ValueError(f"{str(given)!r} is there already: choose another output, or delete it first")
     output.parent.mkdir(parents=True, exist_ok=True)
     part = output.with_name(f".{output.name}.{os.getpid()}.part")
     part.mkdir()

@@ -7,6 +7,7 @@ import typer
 if TYPE_CHECKING:
     import torch
 
+    from transduct.convert.engine_folders import Exported
     from transduct.convert.folders import Converted
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -45,6 +46,19 @@ def report(verb: str, result: "Converted") -> None:
         typer.echo(f"{'note':<11} {note}")
     if result.checked is None:
         typer.echo(f"WARNING: {result.output} was NOT checked, {result.unchecked}: it may compute something else", err=True)
+
+
+def report_engine(source: str, result: "Exported") -> None:
+    """Print what was written for another engine, and how closely it agrees."""
+    lines = {
+        "exported": source,
+        "engine": f"{result.engine}, weights stored as {result.stored}",
+        "files": _files(result.files),
+        "written to": str(result.output),
+        "checked": str(result.checked),
+    }
+    for name, value in lines.items():
+        typer.echo(f"{name:<11} {value}".replace("\n", "\n" + " " * 12))
 
 
 def _files(names: list[str]) -> str:

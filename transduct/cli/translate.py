@@ -6,7 +6,9 @@ import typer
 
 
 def translate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder of ours or of transformers, or an id of the Hub.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A folder of ours, of transformers or of an export; or an id of the Hub.")
+    ],
     input: Annotated[str | None, typer.Option(help="File of lines, UTF-8; without it standard input.")] = None,
     output: Annotated[str | None, typer.Option(help="File to write; without it standard output.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with --output where a run was stopped.")] = False,
@@ -37,6 +39,9 @@ def translate(
         bool, typer.Option("--replace-unknown", help="Write the aligned source word in place of the unknown token.")
     ] = False,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    engine: Annotated[
+        str | None, typer.Option(help="ctranslate2 or onnx, for which MODEL was exported; without it, known by its files.")
+    ] = None,
 ) -> None:
     """Translate lines, or summarise or correct them: whatever the model does.
 
@@ -55,4 +60,5 @@ def translate(
         max_source_length=max_source_length, alignments=alignment_options(alignments or False),  # type: ignore[arg-type]
         replace_unknown=replace_unknown, generation=generation,
     )  # fmt: skip
-    TranslateCommand(model, dtype, options, scores=scores, as_json=as_json).run(input, output, window, resume)
+    command = TranslateCommand(model, dtype, options, scores=scores, as_json=as_json, engine=engine)  # type: ignore[arg-type]
+    command.run(input, output, window, resume)

@@ -4,17 +4,20 @@
 - `family.py` says what a family is; `t5.py` and its siblings are the families, `families.py` their list.
 - `memory.py` converts models in memory, `folders.py` checkpoints on disk; `verifying.py` compares both sides, `offloading.py`
   those that do not fit into memory.
+- `ctranslate2.py` and `onnx.py` write ours for other engines; `engine_folders.py` compares what those compute.
 - `models.py` finds which tensor is which; `checkpoint.py` reads tensors one by one, `options.py` the other family's config;
   `expressible.py` says what must survive.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["from_fairseq", "from_transformers", "to_transformers"]
+    from transduct.convert.engine_folders import Exported
+
+__all__ = ["from_fairseq", "from_transformers", "to_ctranslate2", "to_onnx", "to_transformers"]
 
 
 def from_transformers(
@@ -79,3 +82,17 @@ def from_fairseq(path: str | Path, **options) -> "PreTrainedModel":
     from transduct.convert.fairseq import from_fairseq as read
 
     return read(path, **options)
+
+
+def to_ctranslate2(model: "PreTrainedModel", tokenizer: Any, folder: str | Path, quantization: str | None = None) -> "Exported":
+    """A model of ours in CTranslate2's format; see `ctranslate2.to_ctranslate2`."""
+    from transduct.convert.ctranslate2 import to_ctranslate2 as write
+
+    return write(model, tokenizer, folder, quantization)
+
+
+def to_onnx(model: "PreTrainedModel", tokenizer: Any, folder: str | Path) -> "Exported":
+    """A model of ours as graphs for ONNX Runtime; see `onnx.to_onnx`."""
+    from transduct.convert.onnx import to_onnx as write
+
+    return write(model, tokenizer, folder)

@@ -1,8 +1,8 @@
 """Our models in CTranslate2's format, written from our own weights through the specifications of its package.
 
-CTranslate2 (https://github.com/OpenNMT/CTranslate2) is a fast C++ decoder for CPUs and GPUs. Nearly every architecture here is one
-that it has a place for; `refusals` says what it has none for, field by field. Whatever is written is run at once and compared with
-our model (`engine_folders.py`).
+CTranslate2 (https://github.com/OpenNMT/CTranslate2) is a fast C++ decoder for CPUs and GPUs. It has a place for nearly every
+architecture that we have; `refusals` says what it has none for, field by field. Whatever is written is run at once and compared
+with our model (`engine_folders.py`).
 
 - The scale of logits (`scale_logits`) follows from our config alone, so that it is right for T5 1.0 and for T5 1.1.
 - Positions are written as a table, whatever makes them here; "none" as a table of zeros.
@@ -24,6 +24,7 @@ from transduct.attention import MultiHeadAttention
 from transduct.configuration import TransductConfig
 from transduct.convert.engine_folders import Exported, one_end, start_token, write_config, write_engine_folder
 from transduct.convert.engine_vocabulary import token_strings
+from transduct.decoding.ctranslate2_engine import most_positions
 from transduct.decoding.engines import MARKS
 from transduct.layers import FeedForward
 from transduct.modeling import TransductForConditionalGeneration
@@ -48,9 +49,6 @@ ACTIVATIONS = {
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 """How CTranslate2 can store weights."""
-
-LEAST_POSITIONS = 4096
-"""Rows of the table at least, where positions are computed here and have no end."""
 
 
 def to_ctranslate2(
@@ -167,7 +165,7 @@ def _fill_stack(spec: Any, stack: Stack) -> None:
         _fill_norm(spec.layernorm_embedding, stack.embedding_norm)
     if stack.final_norm is not None:
         _fill_norm(spec.layer_norm, stack.final_norm)
-    if hasattr(spec, "position_encodings"):
+    if config.positions in ("sinusoidal", "learned", "none"):
         spec.position_encodings.encodings = position_table(stack)
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
         _fill_layer(layer_spec, layer, stack)
@@ -176,11 +174,11 @@ def _fill_stack(spec: Any, stack: Stack) -> None:
 def position_table(stack: Stack) -> torch.Tensor:
     """What is added to embeddings (positions, D); past its end CTranslate2 refuses a sequence."""
     positions, config = stack.embed_positions, stack.config
+    rows = int(most_positions(config))
     if isinstance(positions, LearnedPositions):
         return _copy(positions.weight[positions.offset :])
     if positions is None:
-        return torch.zeros(LEAST_POSITIONS, config.d_model)
-    rows = max(LEAST_POSITIONS, positions.table.shape[0] - positions.offset)
+        return torch.zeros(rows, config.d_model)
     return _copy(positions(torch.arange(rows, device=positions.table.device)[None], rows)[0])
 
 

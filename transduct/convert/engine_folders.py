@@ -9,7 +9,7 @@ import copy
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +107,41 @@ def write_engine_folder(
         if exact and not checked.agrees:
             raise ValueError(f"{engine} does not compute what our model does, so nothing was written: {checked}")
         (part / "README.md").write_text(_card(engine, stored, checked), encoding="utf-8")
-        files = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
-    return Exported(engine, output, stored, files, checked)
+    return Exported(engine, output, stored, _files(output), checked)
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def export_engine(source: str | Path, output: str | Path, engine: str, quantization: str | None = None) -> Exported:
+    """Write a checkpoint of ours for another engine; see `to_ctranslate2` and `to_onnx`.
+
+    Args:
+        source: a folder or an id of the Hub; output: the folder to write; quantization: of CTranslate2 alone.
+
+    Raises:
+        ValueError: for a checkpoint that is not ours, and as those do.
+    """
+    from transduct.convert.folders import copy_notices, our_config
+    from transduct.convert.sources import locate
+    from transduct.convert.tokenizers import load_tokenizer
+
+    located = locate(source)
+    config, our_class = our_config(located)
+    with quiet():
+        model = our_class.from_pretrained(located.path, config=config, local_files_only=True).eval()
+    tokenizer = load_tokenizer(located.path)
+    if engine == "ctranslate2":
+        from transduct.convert.ctranslate2 import to_ctranslate2
+
+        result = to_ctranslate2(model, tokenizer, output, quantization)
+    else:
+        from transduct.convert.onnx import to_onnx
+
+        result = to_onnx(model, tokenizer, output)
+    copy_notices(located.path, result.output)
+    return replace(result, files=_files(result.output))
 
 
 def write_config(model: Any, folder: Path, name: str) -> None:
@@ -127,7 +160,9 @@ def compare(model: Any, engine: Any, seed: int = 0) -> Comparison:
         sources, targets = sample(ours, seed)
         wanted = token_log_probs(ours, sources, targets)
         found = engine.token_log_probs(sources, targets)
-        gaps = torch.tensor([abs(a - b) for one, other in zip(wanted, found, strict=True) for a, b in zip(one, other, strict=True)])
+        gaps = torch.tensor(
+            [abs(a - b) for one, other in zip(wanted, found, strict=True) for a, b in zip(one, other, strict=True)]
+        )
         answers = [_answers(each, sources) for each in (ours, engine)]
         differing = [row for row, (one, other) in enumerate(zip(*answers, strict=True)) if one != other]
         apart = [_gap(ours, sources[row], answers[0][row], answers[1][row]) for row in differing]

@@ -106,7 +106,7 @@ def import_folder(
         result = Converted(str(located), Path(output), plan.family.name, plan.their_class, plan.our_class.__name__, weights)
         result.vocabulary = _bring_tokenizer(opened, located, part, empty.config)
         result.notes = _notes(plan.config.origin or {}, opened)
-        _copy_notices(located.folder, part)
+        copy_notices(located.folder, part)
         if verify:
             result.checked = _compare(opened, located, part, weights, dtype is not None, verify_memory)
             result.unchecked = "transformers has no such model to compare with"
@@ -139,7 +139,7 @@ def export_folder(
     _check_memory(verify_memory, dtype)
     with new_folder(output) as part:
         located = locate(source, revision, token)
-        config, our_class = _our_config(located)
+        config, our_class = our_config(located)
         checkpoint = Checkpoint.of_folder(located.path)
         plan, theirs = export_plan(config, our_class.__name__, to, located.name)
         _check_names(checkpoint, model_without_weights(config, our_class.__name__), located.name)
@@ -150,7 +150,7 @@ def export_folder(
         result = Converted(str(located), Path(output), plan.family.name, our_class.__name__, plan.their_class, weights)
         names = bring_along(located.path, part, config.vocab_size, config.resolved_decoder_vocab_size)
         result.vocabulary = _described_vocabulary(located.path, config) if names else result.vocabulary
-        _copy_notices(located.path, part)
+        copy_notices(located.path, part)
         if verify:
             with weights_on_disk(verify_memory, part) as there, weights_on_disk(verify_memory, part) as here:
                 written = load_precisely(getattr(transformers, plan.their_class), part, weights.dtype, **there)
@@ -281,7 +281,7 @@ def _check_names(checkpoint: Checkpoint, model: PreTrainedModel, where: str) -> 
         raise ValueError(f"{where} cannot be exported: {'; '.join(problems)}")
 
 
-def _our_config(located: Located) -> tuple[TransductConfig, type[PreTrainedModel]]:
+def our_config(located: Located) -> tuple[TransductConfig, type[PreTrainedModel]]:
     """Config and class of a checkpoint of ours.
 
     Raises:
@@ -357,7 +357,8 @@ def _notes(origin: Mapping[str, Any], opened: Opened) -> list[str]:
     return notes
 
 
-def _copy_notices(source: Path, target: Path) -> None:
+def copy_notices(source: Path, target: Path) -> None:
+    """Copy licences and notices; a model card as README.original.md."""
     for path in sorted(path for pattern in NOTICES for path in source.glob(pattern) if path.is_file()):
         name = path.name if path.name != CARD else ORIGINAL_CARD
         if not (target / name).exists() or path.name == ORIGINAL_CARD:

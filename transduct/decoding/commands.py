@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from transduct.decoding.alignments import pharaoh
+from transduct.decoding.engines import Engine, engine_of, load_engine
 from transduct.decoding.lines import OutputFile, read_lines, skip_done
 from transduct.decoding.progress import progress_bar
 from transduct.decoding.score import ScoredTarget, Scorer, ScoringOptions
@@ -44,6 +45,10 @@ class LinesCommand:
         if dtype not in DTYPES:
             raise ValueError(f"--dtype {dtype!r} must be one of {', '.join(DTYPES)}")
         self.model, self.dtype = model, dtype
+
+    def load(self, device: Any) -> tuple[Any, Any]:
+        """The model on its device, and its tokenizer."""
+        return load(self.model, DTYPES[self.dtype], device)
 
     def worker(self, model: Any, tokenizer: Any) -> Callable[[Sequence[Any], Sequence[int]], list[Any]]:
         """What turns a window of items and their numbers into results."""
@@ -79,7 +84,7 @@ class LinesCommand:
             return
         with ExitStack() as stack:
             items = self.read(stack, source) if processes.is_main else iter(())
-            work = self.worker(*load(self.model, DTYPES[self.dtype], processes.device))
+            work = self.worker(*self.load(processes.device))
             file = None
             if processes.is_main and output is not None:
                 file = OutputFile(Path(output), self.settings(), resume)
@@ -114,14 +119,31 @@ class LinesCommand:
 
 
 class TranslateCommand(LinesCommand):
-    """`transduct translate`."""
+    """`transduct translate`.
+
+    Args:
+        engine: for which the folder was exported; None: known by its files, or a model of torch.
+
+    Raises:
+        ValueError: for an engine and a dtype, which is that of the export.
+    """
 
     what = "translate"
 
-    def __init__(self, model: str, dtype: str, options: TranslationOptions, scores: bool, as_json: bool):
+    def __init__(
+        self, model: str, dtype: str, options: TranslationOptions, scores: bool, as_json: bool, engine: Engine | None = None
+    ):
         super().__init__(model, dtype)
+        self.engine = engine or engine_of(model)
+        if self.engine is not None and dtype != "float32":
+            raise ValueError(f"--dtype {dtype} belongs to models of torch: what {self.engine} computes with was chosen by export")
         self.options, self.scores, self.as_json = options, scores, as_json
         self.aligned = options.alignments.unit is not None
+
+    def load(self, device: Any) -> tuple[Any, Any]:
+        if self.engine is None:
+            return super().load(device)
+        return load_engine(self.model, self.engine, device), load_tokenizer(self.model)
 
     def worker(self, model: Any, tokenizer: Any) -> Callable[[Sequence[Any], Sequence[int]], list[Any]]:
         return Translator(model, tokenizer, self.options)
@@ -131,7 +153,7 @@ class TranslateCommand(LinesCommand):
 
     def settings(self) -> dict[str, Any]:
         own = {key: value for key, value in asdict(self.options).items() if key != "max_tokens_per_batch"}
-        return super().settings() | {"scores": self.scores, "json": self.as_json} | own
+        return super().settings() | {"engine": self.engine, "scores": self.scores, "json": self.as_json} | own
 
     def written(self, number: int, item: str, result: list[Translation]) -> list[str]:
         if self.as_json:
@@ -213,17 +235,24 @@ def one_line(text: str) -> str:
 
 def load(name: str, dtype: torch.dtype, device: Any) -> tuple[Any, Any]:
     """A model and its tokenizer, of ours or of transformers; no code of theirs is run."""
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import AutoModelForSeq2SeqLM
+
+    tokenizer = load_tokenizer(name)
+    with quiet_loading():
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype)
+    return model.to(device).eval(), tokenizer
+
+
+def load_tokenizer(name: str) -> Any:
+    """A tokenizer, of ours or of transformers; no code of its own is run."""
+    from transformers import AutoTokenizer
 
     import transduct
 
     transduct.register()
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise ValueError(f"there is no folder {name!r}")
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    with quiet_loading():
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype)
-    return model.to(device).eval(), tokenizer
+    return AutoTokenizer.from_pretrained(name)
 
 
 @contextmanager

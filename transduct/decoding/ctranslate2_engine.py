@@ -1,17 +1,18 @@
 """A folder of `convert.to_ctranslate2` as an object that stands where a model does: ids in, hypotheses out.
 
-CTranslate2's search is its own, and differs from ours in three ways:
+CTranslate2's search is its own, and differs from ours in two ways:
 
 - A source is done when as many hypotheses are found as there are beams (our `early_stopping=True`); there is no other rule.
 - Where a token is forbidden (`no_repeat_ngram_size`, `bad_words_ids`, `min_new_tokens`), the others share its probability.
-- A forced first token neither counts as a token of the hypothesis nor towards its probability, while it ranks hypotheses.
 
-Of ours, sources may have limits of their own: a batch is searched with the largest, and those that exceed theirs once more.
+A call there has one limit of length. Sources that have limits of their own are searched with the largest of the batch, and those
+that were not done before their own limit once more, with it.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ with which is cut off at its limit."""
 NEUTRAL = (None, False, 0, 1.0, "hybrid", (), [])
 """Values with which an option does nothing."""
 
+LEAST_POSITIONS = 4096
+"""Rows of the table at least, where positions are computed here and have no end."""
+
 Hypothesis = tuple[list[int], float]
 """Ids, the end included, and the sum of their log-probabilities."""
 
@@ -49,8 +53,7 @@ class _Search:
     """What one call of the translator is told.
 
     Args:
-        beams, wanted: hypotheses kept and returned; penalty: exponent of the length; prefix: tokens that each target begins with,
-        the first `given` of which are no part of the hypothesis.
+        beams, wanted: hypotheses kept and returned; penalty: exponent of the length; prefix: tokens that each target begins with.
         options: further arguments of `translate_batch`.
     """
 
@@ -92,6 +95,7 @@ class CTranslate2Model:
         self.target_ids = {token: number for number, token in enumerate(self.target_tokens)}
         start = _read(folder / "config.json")["decoder_start_token"]
         self.own_start = None if start is None else self.target_ids[start]
+        self.most_positions = most_positions(self.config)
 
     def eval(self) -> "CTranslate2Model":
         return self
@@ -99,9 +103,13 @@ class CTranslate2Model:
     def train(self, mode: bool = True) -> "CTranslate2Model":
         return self
 
+    def set_attn_implementation(self, implementation: str) -> None:
+        """Raises ValueError: attention is not told."""
+        raise ValueError("engine='ctranslate2' tells no attention: alignments and replace_unknown need the model itself")
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises ValueError: there are no logits, no attention and no gradients to be had."""
-        raise ValueError("engine='ctranslate2' translates alone: alignments and scores need the model itself")
+        """Raises ValueError: there are no logits to be had."""
+        raise ValueError("engine='ctranslate2' tells no logits: score with the model itself, or by token_log_probs")
 
     # ---- scoring --------------------------------------------------------------------------------------------------
     def token_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -124,7 +132,7 @@ class CTranslate2Model:
         search, limits = self._search(settings), self._limits(settings, [len(source) for source in sources])
         found = self._translate(sources, search, max(limits))
         for row, limit in enumerate(limits):
-            if any(len(ids) > limit for ids, _ in found[row]):
+            if limit < max(limits) and any(len(ids) >= limit for ids, _ in found[row]):
                 found[row] = self._translate([sources[row]], search, limit)[0]
         output = self._output(found, search, self._start(settings))
         return output if options.get("return_dict_in_generate") else output.sequences
@@ -134,7 +142,7 @@ class CTranslate2Model:
             [self._strings(source, self.source_tokens) for source in sources],
             target_prefix=[search.prefix] * len(sources) if search.prefix else None,
             beam_size=search.beams,
-            num_hypotheses=search.wanted,
+            num_hypotheses=search.beams,  # all that the search has found, so that they tell when it was done
             length_penalty=search.penalty,
             max_decoding_length=limit,
             return_scores=True,
@@ -147,15 +155,12 @@ class CTranslate2Model:
         ]
 
     def _hypothesis(self, tokens: list[str], score: float, search: _Search) -> Hypothesis:
-        skipped = 0 if self.own_start is not None else 1
-        ids = [self.target_ids[token] for token in tokens[skipped:]]
-        counted = len(tokens) - len(search.prefix)
-        return ids, score * max(1, counted) ** search.penalty
+        return [self.target_ids[token] for token in tokens], score * max(1, len(tokens)) ** search.penalty
 
     def _output(self, found: list[list[Hypothesis]], search: _Search, start: int) -> BeamSearchOutput:
         """Hypotheses as `beam_search` returns them; those that were not found score minus infinity."""
         nothing: Hypothesis = ([], float("-inf"))
-        rows = [hypothesis for each in found for hypothesis in [*each, *[nothing] * (search.wanted - len(each))]]
+        rows = [hypothesis for each in found for hypothesis in [*each, *[nothing] * search.wanted][: search.wanted]]
         lengths = torch.tensor([len(ids) for ids, _ in rows])
         log_probs = torch.tensor([log_prob for _, log_prob in rows])
         ids, _ = padded([[start, *ids] for ids, _ in rows], self.config.pad_token_id or 0)
@@ -177,7 +182,9 @@ class CTranslate2Model:
             raise ValueError("do_sample=True cannot be had with engine='ctranslate2', which searches with beams here")
         if options.get("early_stopping", True) is not True:
             given = options["early_stopping"]
-            raise ValueError(f"early_stopping={given!r} cannot be had with engine='ctranslate2', which has the rule of True alone")
+            raise ValueError(
+                f"early_stopping={given!r} cannot be had with engine='ctranslate2', which has the rule of True alone"
+            )
         return {**own, **options}
 
     def _search(self, settings: dict[str, Any]) -> _Search:
@@ -207,7 +214,7 @@ class CTranslate2Model:
         start = self.config.decoder_start_token_id if start is None else start
         if self.own_start is not None and start not in (None, self.own_start):
             raise ValueError(
-                f"decoder_start_token_id={start} cannot be had with engine='ctranslate2': the folder was written for {self.own_start}"
+                f"decoder_start_token_id={start} cannot be had with engine='ctranslate2': this folder's is {self.own_start}"
             )
         start = self.own_start if start is None else start
         return 0 if start is None else start
@@ -222,8 +229,8 @@ class CTranslate2Model:
         Raises:
             ValueError: for a source that is longer than the table of positions.
         """
-        if self.config.positions == "learned" and max(lengths) > self.config.max_positions:
-            raise ValueError(f"a source of {max(lengths)} tokens exceeds the {self.config.max_positions} positions of the model")
+        if max(lengths) > self.most_positions:
+            raise ValueError(f"a source of {max(lengths)} tokens exceeds the {self.most_positions} positions of the folder")
         most = settings.get("max_new_tokens")
         if most is None and settings.get("max_length") is not None:
             most = settings["max_length"] - 1  # which counts the token that the decoder starts with
@@ -234,6 +241,13 @@ class CTranslate2Model:
     @staticmethod
     def _strings(ids: Sequence[int], tokens: list[str]) -> list[str]:
         return [tokens[number] for number in ids]
+
+
+def most_positions(config: TransductConfig) -> float:
+    """How long a source may be: as long as the table of positions, which is written whole."""
+    if config.positions == "learned":
+        return config.max_positions
+    return max(config.max_positions, LEAST_POSITIONS) if config.positions in ("sinusoidal", "none") else inf
 
 
 def _read(path: Path) -> Any:

@@ -17,19 +17,26 @@ def engine_of(folder: str | Path) -> Engine | None:
     return next((engine for engine, mark in MARKS.items() if (Path(folder) / mark).is_file()), None)
 
 
-def load_engine(folder: str | Path, engine: str, device: Any = "cpu") -> Any:
+def load_engine(folder: str | Path, engine: str | None = None, device: Any = "cpu") -> Any:
     """The model of an exported folder.
+
+    Args:
+        engine: for which it was written; None: known by its files.
 
     Raises:
         ValueError: for an unknown engine, and for a folder that was not written for it.
         ImportError: where its package is missing.
     """
-    if engine not in get_args(Engine):
+    if engine not in (None, *get_args(Engine)):
         raise ValueError(f"engine={engine!r} must be one of {', '.join(get_args(Engine))}")
+    if not isinstance(folder, (str, Path)):
+        raise ValueError(f"engine={engine!r} needs the folder of an exported model, not a {type(folder).__name__}")
     written = engine_of(folder)
-    if written != engine:
+    if written is None or engine not in (None, written):
         what = "for no engine" if written is None else f"for {written}"
-        raise ValueError(f"engine={engine!r}, but {str(folder)!r} was written {what}: transduct export MODEL OUT --to {engine}")
+        wanted = engine or "|".join(get_args(Engine))
+        raise ValueError(f"{str(folder)!r} was written {what}: write one with transduct export MODEL OUT --to {wanted}")
+    engine = written
     if engine == "ctranslate2":
         from transduct.decoding.ctranslate2_engine import CTranslate2Model
 

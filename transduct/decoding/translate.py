@@ -4,12 +4,17 @@ Texts are read a window at a time, so that memory is bounded however many there 
 window. Lists, files and generators serve alike.
 """
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from pathlib import Path
 from typing import Any, Literal
 
 from transduct.decoding.alignments import AlignmentOptions
+from transduct.decoding.engines import Engine, load_engine
+from transduct.decoding.mbr import Utility
 from transduct.decoding.normalization import Normalization
 from transduct.decoding.progress import progress_bar
+from transduct.decoding.required import required_of
+from transduct.decoding.strategies import Strategy
 from transduct.decoding.translator import Translation, TranslationOptions, Translator
 from transduct.decoding.windows import WINDOW, windows
 
@@ -37,14 +42,22 @@ def translate(
     alignment_layer: int | None = None,
     alignment_heads: list[int] | None = None,
     replace_unknown: bool = False,
+    phrases: Iterable[Sequence[str | Sequence[str]]] | None = None,
+    target_prefixes: Iterable[str] | None = None,
+    do_sample: bool = False,
+    seed: int = 0,
+    minimum_bayes_risk: str | Utility | None = None,
+    num_samples: int | None = None,
+    drafts: Any = False,
     window: int = WINDOW,
     progress: bool = False,
+    engine: Engine | None = None,
     **generation: Any,
 ) -> list[Any]:
     """Translate texts, or summarise or correct them: whatever the model does.
 
     Args:
-        model: of transduct, or any AutoModelForSeq2SeqLM; tokenizer: its own.
+        model: of transduct, or any AutoModelForSeq2SeqLM; or the folder of an exported one, see `engines.py`. tokenizer: its own.
         texts: any iterable of strings. White space alone becomes an empty text.
         num_beams: None: as the generation config says, else 4. 1 is greedy search.
         length_normalization, length_penalty: see `normalization.py`. None: for "hf" as the generation config says, else 1.0; 0.6
@@ -60,8 +73,14 @@ def translate(
         max_source_length: None: the model's positions or the tokenizer's `model_max_length`, whichever is less.
         alignment_layer, alignment_heads, replace_unknown: see `alignments.py`; the last puts the aligned source word where the
             model wrote the unknown token.
+        phrases: for each text the phrases that its targets must contain, each a text or several, one of which suffices; see
+            `required.py` and `constraints.py`. More beams find better places for them.
+        target_prefixes: for each text what its targets begin with, maybe "".
+        do_sample, seed, minimum_bayes_risk, num_samples, drafts: see `strategies.py`.
         window: texts that are sorted together. progress: show a bar on stderr.
-        generation: further arguments of `generate` and `beam_search`, such as `no_repeat_ngram_size` or `word_reward`.
+        engine: for which the folder was written, "ctranslate2" or "onnx"; None: known by its files.
+        generation: further arguments of `generate` and of the search, such as `no_repeat_ngram_size`, `word_reward`,
+            `ordered_phrases`, `beam_groups` and `diversity_penalty`, `ensemble` (models), or `top_p` of samples.
 
     Returns:
         In the order of `texts`, for each a string; with `num_return_sequences` > 1 a list of strings, best first, shorter where
@@ -79,9 +98,12 @@ def translate(
         split_sentences=split_sentences, long=long, max_source_length=max_source_length,
         alignments=alignment_options(return_alignments, alignment_layer, alignment_heads),
         replace_unknown=replace_unknown, generation=generation,
+        strategy=Strategy(do_sample, seed, minimum_bayes_risk, num_samples, drafts),
     )  # fmt: skip
+    if engine is not None or isinstance(model, (str, Path)):
+        model = load_engine(model, engine)
     results: list[Any] = []
-    for found in translate_stream(model, tokenizer, texts, options, window, progress):
+    for found in translate_stream(model, tokenizer, texts, options, window, progress, phrases, target_prefixes):
         shown = found if return_scores or return_alignments else [each.text for each in found]
         results.append(shown if num_return_sequences > 1 else shown[0])
     return results
@@ -94,6 +116,8 @@ def translate_stream(
     options: TranslationOptions | None = None,
     window: int = WINDOW,
     progress: bool = False,
+    phrases: Iterable[Sequence[str | Sequence[str]]] | None = None,
+    target_prefixes: Iterable[str] | None = None,
 ) -> Iterator[list[Translation]]:
     """The hypotheses of each text, in order, while no more than a window of texts is held.
 
@@ -104,8 +128,9 @@ def translate_stream(
     total = len(texts) if isinstance(texts, Sized) else None
     with progress_bar(progress) as bar:
         task = bar.add_task("translating", total=total)
-        for lines in windows(texts, window):
-            yield from translator(lines, range(first, first + len(lines)))
+        for items in windows(required_of(texts, phrases, target_prefixes), window):
+            lines, required = zip(*items, strict=True)
+            yield from translator(lines, range(first, first + len(lines)), required)
             first += len(lines)
             bar.update(task, completed=first - 1)
 

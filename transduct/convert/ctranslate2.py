@@ -218,7 +218,9 @@ def _fill_linear(spec: Any, *linears: nn.Linear) -> None:
     spec.weight = _copy(torch.cat([linear.weight for linear in linears]))
     if any(linear.bias is not None for linear in linears):
         zeros = [linear.weight.new_zeros(linear.out_features) for linear in linears]
-        biases = [linear.bias if linear.bias is not None else zero for linear, zero in zip(linears, zeros, strict=True)]
+        biases: list[torch.Tensor] = [
+            linear.bias if linear.bias is not None else zero for linear, zero in zip(linears, zeros, strict=True)
+        ]
         spec.bias = _copy(torch.cat(biases))
 
 

@@ -1,4 +1,4 @@
-"""Our models as two graphs for ONNX Runtime, through transformers' exporter: the encoder, and one step of the decoder with its cache.
+"""Our models as two graphs for ONNX Runtime, by transformers' exporter: the encoder, and a step of the decoder with its cache.
 
 transformers' `export_for_generation` traces `forward`, whose cache of preallocated buffers has no counterpart in a graph; its
 `export` takes any module, so what is exported here is two modules that hold parts of the model:
@@ -39,11 +39,12 @@ class EncoderGraph(nn.Module):
     def __init__(self, model: TransductForConditionalGeneration):
         super().__init__()
         self.encoder = model.model.encoder
-        self.attentions = nn.ModuleList(layer.cross_attention for layer in model.model.decoder.layers)
+        self.layers = model.model.decoder.layers
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, list[torch.Tensor]]:
         states = self.encoder(input_ids, attention_mask).last_hidden_state  # (B, S, D)
-        pairs = [attention._project_memory(states, None) for attention in self.attentions]
+        attentions: list[Any] = [layer.cross_attention for layer in self.layers]
+        pairs = [attention._project_memory(states, None) for attention in attentions]
         return {"cross_keys": [key for key, _ in pairs], "cross_values": [value for _, value in pairs]}
 
 
@@ -172,7 +173,8 @@ def _encoder_sample(model: TransductForConditionalGeneration) -> tuple[dict[str,
 
 def _decoder_sample(model: TransductForConditionalGeneration) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same for a step of the decoder."""
-    layers, attention = len(model.model.decoder.layers), model.model.decoder.layers[0].self_attention
+    layers = len(model.model.decoder.layers)
+    attention: Any = model.model.decoder.layers[0].self_attention
     groups = attention.num_key_value_heads
     widths = [linear.out_features // groups for linear in (attention.k_proj, attention.v_proj)]
     sources, length, beams, past = SAMPLE.values()

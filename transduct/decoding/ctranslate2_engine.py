@@ -38,7 +38,7 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 """Others that have none here: settings of sampling, of the tokens that config.json names, and the token that a hypothesis ends
 with which is cut off at its limit."""
-NEUTRAL = (None, False, 0, 1.0, "hybrid", (), [])
+NEUTRAL: tuple[Any, ...] = (None, False, 0, 1.0, "hybrid", (), [])
 """Values with which an option does nothing."""
 
 LEAST_POSITIONS = 4096

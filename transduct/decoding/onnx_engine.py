@@ -124,7 +124,7 @@ class OnnxModel(TransductGenerationMixin, TransductPreTrainedModel):
         source = self.encoder(input_ids, attention_mask) if encoder_outputs is None else encoder_outputs
         cache = TransductCache() if cache is None else cache
         if attention_mask is None:
-            attention_mask = torch.ones(source.last_hidden_state.shape[:2], dtype=torch.long)
+            attention_mask = torch.ones(source[0].shape[:2], dtype=torch.long)
         logits = [self.step(tokens, attention_mask, source, cache) for tokens in decoder_input_ids.split(1, dim=1)]
         return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), cache=cache)
 

@@ -228,3 +228,65 @@ def test_two_processes_share_the_lines(folder, wanted, source, tmp_path):
     done = launch(*command[:4], "--input", str(bad), *QUICK)
     assert done.returncode != 0
     assert "line 3 holds a NUL character" in done.stderr
+
+
+# ---- other searches -----------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def another(tmp_path_factory):
+    """A second model of the same vocabulary."""
+    path = tmp_path_factory.mktemp("another")
+    tiny_translation(seed=9)[0].save_pretrained(path)
+    tiny_translation()[1].save_pretrained(path)
+    return str(path)
+
+
+def test_searches_of_the_command_are_those_of_the_function(folder, another, source, tmp_path):
+    model, tokenizer = tiny_translation(end=2.0)
+    model.generation_config.max_new_tokens = 12
+    smaller = tiny_translation(seed=9)[0]
+    searches: list[tuple[list[str], dict]] = [
+        (["--ensemble", another], {"ensemble": [smaller]}),
+        (
+            ["--beams", "4", "--beam-groups", "2", "--diversity-penalty", "2"],
+            dict(num_beams=4, beam_groups=2, diversity_penalty=2.0),
+        ),
+        (
+            ["--sample", "--top-k", "0", "--temperature", "1.5", "--seed", "3"],
+            dict(do_sample=True, top_k=0, temperature=1.5, seed=3),
+        ),
+        (["--minimum-bayes-risk", "chrf", "--num-samples", "5"], dict(minimum_bayes_risk="chrf", num_samples=5)),
+        (["--draft", "source"], dict(drafts=True)),
+        (["--draft", another], dict(drafts=smaller)),
+    ]
+    for number, (arguments, options) in enumerate(searches):
+        output = tmp_path / f"{number}.txt"
+        assert run(["translate", folder, "--input", source, "--output", str(output), *arguments]) == 0
+        assert written(output) == translate(model, tokenizer, LINES, **options)
+
+
+def test_phrases_and_prefixes_of_files(folder, source, tmp_path, capsys):
+    phrases = [["not", "q"][: number % 3] if line else [] for number, line in enumerate(LINES)]
+    prefixes = ["ab" if line and number % 2 else "" for number, line in enumerate(LINES)]
+    (tmp_path / "phrases").write_text("".join("\t".join(own) + "\n" for own in phrases))
+    (tmp_path / "prefixes").write_text("".join(f"{prefix}\n" for prefix in prefixes))
+    arguments = ["translate", folder, "--input", source, *QUICK, "--window", "5", "--phrases", str(tmp_path / "phrases")]
+    output = tmp_path / "out.txt"
+    assert run([*arguments, "--target-prefixes", str(tmp_path / "prefixes"), "--output", str(output)]) == 0
+    model, tokenizer = tiny_translation(end=2.0)
+    options = dict(num_beams=2, max_new_tokens=12, phrases=phrases, target_prefixes=prefixes)
+    assert written(output) == translate(model, tokenizer, LINES, **options)
+    for text, own, prefix in zip(written(output), phrases, prefixes, strict=True):
+        assert text.startswith(prefix)
+        assert all(phrase in text for phrase in own)
+    assert run([*arguments, "--json", "--ordered-phrases", "--output", str(tmp_path / "out.jsonl")]) == 0
+    rows = [json.loads(line) for line in written(tmp_path / "out.jsonl")]
+    assert [row["source"] for row in rows] == LINES
+    assert all("q" in row["translation"].partition("not")[2] for row, own in zip(rows, phrases, strict=True) if len(own) == 2)
+    (tmp_path / "phrases").write_text("not\n")
+    assert run([*arguments, "--output", str(tmp_path / "other.txt")]) == 2
+    assert f"{tmp_path / 'phrases'} ends after 1 lines" in capsys.readouterr().err
+
+
+def test_options_of_samples_alone_are_refused(folder, source, capsys):
+    assert run(["translate", folder, "--input", source, "--top-p", "0.9"]) == 2
+    assert "--top-p 0.9 belongs to --sample or --minimum-bayes-risk" in capsys.readouterr().err

@@ -38,6 +38,29 @@ def translate(
     replace_unknown: Annotated[
         bool, typer.Option("--replace-unknown", help="Write the aligned source word in place of the unknown token.")
     ] = False,
+    phrases: Annotated[
+        str | None, typer.Option(help="File with a line for each line: what its output must contain, apart by tabs.")
+    ] = None,
+    ordered_phrases: Annotated[bool, typer.Option("--ordered-phrases", help="Phrases must come in their order.")] = False,
+    target_prefixes: Annotated[
+        str | None, typer.Option(help="File with a line for each line: what its output begins with.")
+    ] = None,
+    ensemble: Annotated[list[str] | None, typer.Option(help="A further model that votes; may be given several times.")] = None,
+    beam_groups: Annotated[int, typer.Option(help="Groups of beams that are kept apart.")] = 1,
+    diversity_penalty: Annotated[float, typer.Option(help="What a token costs that an earlier group has chosen.")] = 0.0,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw outputs at random.")] = False,
+    minimum_bayes_risk: Annotated[
+        str | None, typer.Option(help="Of samples, write those that agree most with the others.", metavar="chrf|bleu")
+    ] = None,
+    num_samples: Annotated[int | None, typer.Option(help="How many; 32 without it.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="Of samples.")] = 0,
+    temperature: Annotated[float | None, typer.Option(help="Of samples.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Of samples; 0: any token. As the generation config says, else 50.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Of samples.")] = None,
+    epsilon_cutoff: Annotated[float | None, typer.Option(help="Of samples: the least probability of a token.")] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="Greedy search in fewer steps, with guesses from there.", metavar="source|MODEL")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     engine: Annotated[
         str | None, typer.Option(help="ctranslate2 or onnx, for which MODEL was exported; without it, known by its files.")
@@ -48,17 +71,37 @@ def translate(
     An empty line gives an empty line. With --n-best, --scores or --alignments a line has columns, apart by tabs: the number of
     the input line, from 0 (with --n-best), the text, the score, the alignment. Under `accelerate launch` lines are shared.
     """
-    from transduct.decoding.commands import TranslateCommand
+    from transduct.decoding.commands import Companions, TranslateCommand
+    from transduct.decoding.strategies import Strategy
     from transduct.decoding.translate import alignment_options
     from transduct.decoding.translator import TranslationOptions
 
-    generation = {"coverage_penalty": coverage_penalty} if coverage_penalty else {}
+    chosen = {
+        "coverage_penalty": coverage_penalty or None, "ordered_phrases": ordered_phrases or None, "temperature": temperature,
+        "beam_groups": beam_groups if beam_groups != 1 else None, "diversity_penalty": diversity_penalty or None,
+        "top_k": top_k, "top_p": top_p, "epsilon_cutoff": epsilon_cutoff,
+    }  # fmt: skip
+    strategy = Strategy(sample, seed, minimum_bayes_risk, num_samples)
+    check_sampling(strategy.samples, temperature=temperature, top_k=top_k, top_p=top_p, epsilon_cutoff=epsilon_cutoff)
     options = TranslationOptions(
         num_beams=beams, length_normalization=normalization, length_penalty=length_penalty,  # type: ignore[arg-type]
         num_return_sequences=n_best, max_tokens_per_batch=max_tokens_per_batch, src_lang=src_lang, tgt_lang=tgt_lang, task=task,
         prefix=prefix, split_sentences=split_sentences, long=long,  # type: ignore[arg-type]
         max_source_length=max_source_length, alignments=alignment_options(alignments or False),  # type: ignore[arg-type]
-        replace_unknown=replace_unknown, generation=generation,
+        replace_unknown=replace_unknown, strategy=strategy,
+        generation={name: value for name, value in chosen.items() if value is not None},
     )  # fmt: skip
-    command = TranslateCommand(model, dtype, options, scores=scores, as_json=as_json, engine=engine)  # type: ignore[arg-type]
+    companions = Companions(tuple(ensemble or ()), draft, phrases, target_prefixes)
+    command = TranslateCommand(model, dtype, options, scores, as_json, engine, companions)  # type: ignore[arg-type]
     command.run(input, output, window, resume)
+
+
+def check_sampling(samples: bool, **options: float | None) -> None:
+    """Refuse options of samples where none are drawn.
+
+    Raises:
+        ValueError: naming one.
+    """
+    for name, value in options.items():
+        if value is not None and not samples:
+            raise ValueError(f"--{name.replace('_', '-')} {value} belongs to --sample or --minimum-bayes-risk")

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from transduct.decoding.alignments import pharaoh
 from transduct.decoding.engines import Engine, engine_of, load_engine
 from transduct.decoding.lines import OutputFile, read_lines, skip_done
 from transduct.decoding.progress import progress_bar
+from transduct.decoding.required import Required
 from transduct.decoding.score import ScoredTarget, Scorer, ScoringOptions
 from transduct.decoding.sharing import Processes
 from transduct.decoding.translator import Translation, TranslationOptions, Translator
@@ -118,6 +119,22 @@ class LinesCommand:
                 bar.update(task, completed=done)
 
 
+@dataclass(frozen=True)
+class Companions:
+    """What `transduct translate` reads beside its model and its lines.
+
+    Args:
+        ensemble: names of further models; draft: "source", or the name of a smaller model; None: no drafts.
+        phrases: file with a line for each input line: what its targets must contain, apart by tabs.
+        target_prefixes: the same for what they begin with.
+    """
+
+    ensemble: tuple[str, ...] = ()
+    draft: str | None = None
+    phrases: str | None = None
+    target_prefixes: str | None = None
+
+
 class TranslateCommand(LinesCommand):
     """`transduct translate`.
 
@@ -131,9 +148,17 @@ class TranslateCommand(LinesCommand):
     what = "translate"
 
     def __init__(
-        self, model: str, dtype: str, options: TranslationOptions, scores: bool, as_json: bool, engine: Engine | None = None
+        self,
+        model: str,
+        dtype: str,
+        options: TranslationOptions,
+        scores: bool,
+        as_json: bool,
+        engine: Engine | None = None,
+        companions: Companions | None = None,
     ):
         super().__init__(model, dtype)
+        self.companions = companions or Companions()
         self.engine = engine or engine_of(model)
         if self.engine is not None and dtype != "float32":
             raise ValueError(f"--dtype {dtype} belongs to models of torch: what {self.engine} computes with was chosen by export")
@@ -146,18 +171,46 @@ class TranslateCommand(LinesCommand):
         return load_engine(self.model, self.engine, device), load_tokenizer(self.model)
 
     def worker(self, model: Any, tokenizer: Any) -> Callable[[Sequence[Any], Sequence[int]], list[Any]]:
-        return Translator(model, tokenizer, self.options)
+        options = self.options
+        if self.companions.ensemble:
+            others = [load(name, DTYPES[self.dtype], model.device)[0] for name in self.companions.ensemble]
+            options = replace(options, generation=options.generation | {"ensemble": others})
+        if self.companions.draft is not None:
+            of_source = self.companions.draft == "source"
+            drafts = True if of_source else load(self.companions.draft, DTYPES[self.dtype], model.device)[0]
+            options = replace(options, strategy=replace(options.strategy, drafts=drafts))
+        translator = Translator(model, tokenizer, options)
 
-    def read(self, stack: ExitStack, source: str | None) -> Iterator[str]:
-        return read_lines(opened(stack, source), source or "standard input")
+        def work(items: Sequence[Any], numbers: Sequence[int]) -> list[list[Translation]]:
+            lines = [item if isinstance(item, str) else item[0] for item in items]
+            return translator(lines, numbers, [self._required(item) for item in items])
+
+        return work
+
+    def read(self, stack: ExitStack, source: str | None) -> Iterator[Any]:
+        """Lines, or with files of phrases or prefixes tuples of a line of each."""
+        lines = read_lines(opened(stack, source), source or "standard input")
+        names = [name for name in (self.companions.phrases, self.companions.target_prefixes) if name is not None]
+        if not names:
+            return lines
+        return in_step([source or "standard input", *names], [lines, *(read_lines(opened(stack, name), name) for name in names)])
+
+    def _required(self, item: Any) -> Required:
+        """What the targets of an item must have."""
+        beside = [] if isinstance(item, str) else list(item[1:])
+        phrases = beside.pop(0) if self.companions.phrases is not None else ""
+        prefix = beside.pop(0) if self.companions.target_prefixes is not None else ""
+        return Required(tuple(phrases.split("\t")) if phrases else (), prefix)
 
     def settings(self) -> dict[str, Any]:
         own = {key: value for key, value in asdict(self.options).items() if key != "max_tokens_per_batch"}
-        return super().settings() | {"engine": self.engine, "scores": self.scores, "json": self.as_json} | own
+        beside = asdict(self.companions)
+        return super().settings() | {"engine": self.engine, "scores": self.scores, "json": self.as_json} | beside | own
 
-    def written(self, number: int, item: str, result: list[Translation]) -> list[str]:
+    def written(self, number: int, item: Any, result: list[Translation]) -> list[str]:
         if self.as_json:
-            return [json.dumps({"index": number, "source": item, **self._fields(result)}, ensure_ascii=False)]
+            source = item if isinstance(item, str) else item[0]
+            return [json.dumps({"index": number, "source": source, **self._fields(result)}, ensure_ascii=False)]
         several = self.options.num_return_sequences > 1
         if not (several or self.scores or self.aligned):
             return [one_line(result[0].text)]
@@ -192,17 +245,8 @@ class ScoreCommand(LinesCommand):
         return Scorer(model, tokenizer, self.options)
 
     def read(self, stack: ExitStack, source: str | None) -> Iterator[tuple[str, str]]:
-        files = [opened(stack, name) for name in (source, self.target)]
-        return self._pairs(
-            str(source), *(read_lines(file, str(name)) for file, name in zip(files, (source, self.target), strict=True))
-        )
-
-    def _pairs(self, name: str, sources: Iterator[str], targets: Iterator[str]) -> Iterator[tuple[str, str]]:
-        for number, (source, target) in enumerate(zip_longest(sources, targets)):
-            if source is None or target is None:
-                shorter = name if source is None else self.target
-                raise ValueError(f"{shorter} ends after {number} lines: {name} and {self.target} need equally many")
-            yield source, target
+        names = [str(source), self.target]
+        return in_step(names, [read_lines(opened(stack, name), name) for name in names])
 
     def settings(self) -> dict[str, Any]:
         own = {key: value for key, value in asdict(self.options).items() if key != "max_tokens_per_batch"}
@@ -221,6 +265,18 @@ class ScoreCommand(LinesCommand):
         if self.tokens:
             value = math.exp(-self.total / self.tokens)
             print(f"perplexity {value:.4f} of the {self.tokens} tokens that this run has scored", file=sys.stderr)
+
+
+def in_step(names: Sequence[str], files: Sequence[Iterator[str]]) -> Iterator[Any]:
+    """A line of each file at a time.
+
+    Raises:
+        ValueError: where one of them, called by its name, has fewer lines than another.
+    """
+    for number, lines in enumerate(zip_longest(*files)):
+        if None in lines:
+            raise ValueError(f"{names[lines.index(None)]} ends after {number} lines: {' and '.join(names)} need equally many")
+        yield lines
 
 
 def opened(stack: ExitStack, name: str | None) -> Any:

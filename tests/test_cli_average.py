@@ -11,6 +11,7 @@ import transduct
 from tiny_training import tiny_model
 from transduct.cli.main import run
 from transduct.tokenization import TransductTokenizer
+from transduct.training.checkpoints import OffSchedule
 
 LOSSES = {10: 2.0, 20: 3.0, 30: 2.5}
 
@@ -71,6 +72,18 @@ def test_of_checkpoints_by_name(a_run, tmp_path, capsys):
     assert run(["average", *chosen, "--output", str(output)]) == 0
     assert_written(output, mean_of(a_run, 10, 20))
     assert capsys.readouterr().out.splitlines()[:2] == chosen
+
+
+def test_what_a_stop_wrote_is_left_out_unless_it_is_named(a_run, tmp_path, capsys):
+    stopped = a_run / "checkpoints" / "checkpoint-20"
+    OffSchedule(ended=False).write(stopped)
+    assert run(["average", str(a_run), "--last", "2", "--output", str(tmp_path / "average")]) == 0
+    assert_written(tmp_path / "average", mean_of(a_run, 10, 30))
+    assert capsys.readouterr().err.startswith(f"{stopped} is left out: a stop wrote it")
+    named = [str(stopped), str(a_run / "checkpoints" / "checkpoint-30")]
+    assert run(["average", *named, "--output", str(tmp_path / "named")]) == 0
+    assert "left out" not in capsys.readouterr().err
+    assert_written(tmp_path / "named", mean_of(a_run, 20, 30))
 
 
 def test_a_tokenizer_of_two_vocabularies_comes_along(a_run, tmp_path):

@@ -1,14 +1,19 @@
 """Means of checkpoints: their values, their files, which ones are chosen, and the callback that makes them the model."""
 
+import itertools
 import json
+import os
+import signal
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, TrainerCallback
 
 import transduct
 from tiny_training import pairs, tiny_model, tiny_trainer
+from transduct.training import trainer as trainers
 from transduct.training.averaging import (
     AverageAtEnd,
     StoredWeights,
@@ -16,9 +21,12 @@ from transduct.training.averaging import (
     averaged_tensors,
     best_checkpoints,
     last_checkpoints,
+    left_out,
     values_in_log,
 )
-from transduct.training.checkpoints import checkpoint_step, list_checkpoints
+from transduct.training.callbacks import StopOnSignal
+from transduct.training.checkpoints import OffSchedule, checkpoint_step, list_checkpoints
+from transduct.training.schedules import BudgetedLR
 from transduct.training.weights import load_into
 
 transduct.register()
@@ -86,7 +94,15 @@ def test_float32_is_summed_more_precisely(tmp_path):
 
 def test_a_training_state_is_not_copied(tmp_path):
     paths = saved_models(tmp_path, 2)
-    for name in ("optimizer.pt", "rng_state.pth", "trainer_state.json", "training_args.bin", "manifest.json", "note.txt"):
+    for name in (
+        "optimizer.pt",
+        "rng_state.pth",
+        "trainer_state.json",
+        "training_args.bin",
+        "manifest.json",
+        "off_schedule.json",
+        "note.txt",
+    ):
         (paths[1] / name).write_text("x")
     names = {path.name for path in average_checkpoints(paths, tmp_path / "average").iterdir()}
     assert names == {path.name for path in paths[0].iterdir()} | {"note.txt"}
@@ -171,6 +187,81 @@ def test_the_finished_model_is_the_mean_of_the_best(tmp_path):
     torch.testing.assert_close(weights(trainer.model).double(), expected, rtol=1e-7, atol=1e-9)
 
 
+class Kill(TrainerCallback):
+    """Sends this process SIGTERM after a step."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture
+def a_second_per_step(monkeypatch):
+    """By the schedule's clock, the start of a training takes a second, and so does each update."""
+    monkeypatch.setattr(trainers, "BudgetedLR", partial(BudgetedLR, clock=partial(next, itertools.count())))
+
+
+SCORES = [1.0, 3.0, 6.0, 9.0, 8.0, 5.0, 4.0, 2.0]  # of each step: those of the stops, 4 and 5, are the best
+BEST = dict(average_best=2, eval_strategy="steps", eval_steps=1, metric_for_best_model="score", greater_is_better=True)
+
+
+def train_to(folder, resume: int | None = None, stop: int | None = None, **options):
+    """A trainer that has trained on from step `resume`, and was stopped by a signal at step `stop`."""
+    scores = iter(SCORES[resume or 0 :])
+    trainer = tiny_trainer(folder, tiny_model(seed=resume or 0), metrics=lambda _: {"score": next(scores)}, **options)
+    stopping = StopOnSignal(lambda line: None)
+    if stop is not None:
+        trainer.add_callback(Kill(stop))
+    trainer.add_callback(stopping)
+    with stopping.listening():
+        trainer.train(resume_from_checkpoint=None if resume is None else str(folder / f"checkpoint-{resume}"))
+    return trainer
+
+
+def steps_in(folder) -> list[int]:
+    return [checkpoint_step(path) for path in list_checkpoints(folder)]
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        (dict(average_checkpoints=3), [3, 4, 5]),
+        (dict(average_checkpoints=2, save_total_limit=2), [3, 5]),
+        (dict(average_checkpoints=2, save_total_limit=2, save_strategy="no", save_seconds=3.0), [3, 5]),
+        (BEST, [3, 5]),
+    ],
+)
+def test_a_run_that_signals_stopped_ends_in_the_same_mean(tmp_path, a_second_per_step, options, kept):
+    """Stopped at steps 4 and 5; checkpoints are due at 3 and 6, and the end is at 8."""
+    options = {**SAVING, "max_steps": 8, "save_steps": 3, **options}
+    straight = train_to(tmp_path / "straight", **options)
+    folder = tmp_path / "stopped"
+    train_to(folder, stop=4, **options)
+    train_to(folder, 4, stop=5, **options)
+    assert steps_in(folder) == kept
+    assert [checkpoint_step(path) for path in left_out(folder)] == [step for step in kept if step in (4, 5)]
+    resumed = train_to(folder, 5, **options)
+    assert torch.equal(weights(resumed.model), weights(straight.model))
+    assert set(steps_in(folder)) - {4, 5} == set(steps_in(tmp_path / "straight"))
+    assert bool({4, 5} & {*steps_in(folder)}) == (4 in kept)
+
+
+def test_a_run_of_more_minutes_than_at_first_ends_in_the_same_mean(tmp_path, a_second_per_step):
+    options = {**SAVING, "max_steps": -1, "save_steps": 3, "average_checkpoints": 3, "save_total_limit": 3}
+    straight = train_to(tmp_path / "straight", **options, max_minutes=9 / 60)
+    folder = tmp_path / "longer"
+    shorter = train_to(folder, **options | {"average_checkpoints": 2}, max_minutes=6 / 60)
+    assert steps_in(folder) == [3, 5]
+    mean = dict(averaged_tensors([folder / "checkpoint-3", folder / "checkpoint-5"]))
+    assert torch.equal(shorter.model.model.encoder.embed_tokens.weight, mean["model.encoder.embed_tokens.weight"])
+    longer = train_to(folder, 5, **options, max_minutes=9 / 60)
+    assert torch.equal(weights(longer.model), weights(straight.model))
+    assert steps_in(folder) == steps_in(tmp_path / "straight") == [3, 6, 8]
+
+
 @pytest.fixture
 def run(tmp_path):
     """A run with three checkpoints and a log."""
@@ -189,6 +280,21 @@ def test_choice_of_the_last_and_the_best(run):
     assert [checkpoint_step(path) for path in last_checkpoints(run / "checkpoints", 3)] == [10, 20, 30]
     assert [checkpoint_step(path) for path in best_checkpoints(run, 2, "loss", False)] == [10, 30]
     assert [checkpoint_step(path) for path in best_checkpoints(run, 2, "eval_bleu", True)] == [20, 30]
+
+
+def test_what_a_stop_wrote_does_not_count_unless_the_training_is_over(run):
+    last, first = run / "checkpoints" / "checkpoint-30", run / "checkpoints" / "checkpoint-10"
+    OffSchedule(ended=False).write(last)
+    assert [checkpoint_step(path) for path in last_checkpoints(run, 2)] == [10, 20]
+    assert [checkpoint_step(path) for path in best_checkpoints(run, 2, "bleu", True)] == [10, 20]
+    assert left_out(run) == [last]
+    with pytest.raises(ValueError, match="holds 2: checkpoint-10, checkpoint-20, and besides checkpoint-30, written off the"):
+        last_checkpoints(run, 3)
+    assert [checkpoint_step(path) for path in last_checkpoints(run, 2, over_at=30)] == [20, 30]
+    for path in (first, last):
+        OffSchedule(ended=True).write(path)
+    assert [checkpoint_step(path) for path in last_checkpoints(run, 2)] == [20, 30]
+    assert left_out(run) == [first]
 
 
 def test_refuses_more_than_there_are(run):

@@ -10,6 +10,7 @@ from transformers.trainer_callback import TrainerCallback
 
 from tiny_training import tiny_trainer
 from transduct.training.callbacks import EarlyStopping, SaveLastStep, StopOnSignal
+from transduct.training.checkpoints import OffSchedule, checkpoint_fault, list_checkpoints, off_schedule
 
 
 class Kill(TrainerCallback):
@@ -36,6 +37,22 @@ def test_a_signal_ends_the_step_and_saves(tmp_path, number):
     assert trainer.state.global_step in (3, 4)
     assert (tmp_path / f"checkpoint-{trainer.state.global_step}" / "trainer_state.json").is_file()
     assert signal.getsignal(number) is before
+
+
+def test_a_stop_within_an_epoch_does_not_evaluate_as_if_it_had_ended(tmp_path):
+    options = dict(
+        per_device_train_batch_size=8, num_train_epochs=2, eval_strategy="epoch", save_strategy="epoch"
+    )  # 3 steps each
+    trainer, stop = tiny_trainer(tmp_path, **options), StopOnSignal()
+    trainer.add_callback(Kill(4, signal.SIGTERM))
+    trainer.add_callback(stop)
+    with stop.listening():
+        trainer.train()
+    assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == [3]
+    marks = {path.name: off_schedule(path) for path in list_checkpoints(tmp_path)}
+    assert marks == {"checkpoint-3": None, "checkpoint-4": OffSchedule(ended=False)}
+    assert checkpoint_fault(tmp_path / "checkpoint-4") is None
+    assert "off_schedule.json" in (tmp_path / "checkpoint-4" / "manifest.json").read_text()
 
 
 def test_a_second_interrupt_stops_at_once(capfd):

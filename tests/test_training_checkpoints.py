@@ -21,6 +21,7 @@ from transduct.training import checkpoints
 from transduct.training.checkpoints import (
     MANIFEST,
     CheckpointNotWritten,
+    OffSchedule,
     SavesState,
     checkpoint_fault,
     checkpoint_step,
@@ -275,6 +276,23 @@ def test_the_oldest_go_first_and_a_user_is_not_warned(tmp_path, monkeypatch, cap
     checkpoints.drop_old_checkpoints(tmp_path, 1, best=str(tmp_path / "checkpoint-20"))
     assert names(list_checkpoints(tmp_path)) == ["checkpoint-20", "checkpoint-40"]
     assert not caplog.records
+
+
+def test_what_a_stop_wrote_takes_no_place_of_another_and_goes_first(tmp_path):
+    def write(step: int, *mark: OffSchedule) -> list[int]:
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        for each in mark:
+            each.write(tmp_path / f"checkpoint-{step}")
+        checkpoints.drop_old_checkpoints(tmp_path, 2)
+        return [checkpoint_step(path) for path in list_checkpoints(tmp_path)]
+
+    stop, end = OffSchedule(ended=False), OffSchedule(ended=True)
+    assert [write(10), write(20)] == [[10], [10, 20]]
+    assert write(21, stop) == [10, 20, 21]
+    assert write(22, stop) == [10, 20, 22]
+    assert write(30) == [20, 30]
+    assert write(31, end) == [30, 31]
+    assert write(40) == [30, 40]
 
 
 def content(checkpoint: Path) -> dict:

@@ -21,9 +21,10 @@ def average(
 ) -> None:
     """Average the weights of checkpoints into a model.
 
-    Tokenizer and config are those of the last checkpoint. The checkpoints stay as they are.
+    Tokenizer and config are those of the last checkpoint. The checkpoints stay as they are. One that was written only because the
+    run was stopped is left out, unless it is named.
     """
-    from transduct.training.averaging import average_checkpoints, best_checkpoints, last_checkpoints, metric_values
+    from transduct.training.averaging import average_checkpoints, best_checkpoints, last_checkpoints, left_out, metric_values
     from transduct.training.metrics import higher_is_better
 
     _check_options(sources, last, best, metric, better)
@@ -37,6 +38,10 @@ def average(
     else:
         chosen = [Path(source) for source in sources]
     written = average_checkpoints(chosen, output)
+    for path in [] if last is None and best is None else left_out(sources[0]):
+        typer.echo(
+            f"{path} is left out: a stop wrote it, off the run's schedule. To average it too, name the checkpoints", err=True
+        )
     for path in chosen:
         step = path.name.removeprefix("checkpoint-")
         value = f"  {metric} {values[int(step)]:.4f}" if step.isdigit() and int(step) in values else ""

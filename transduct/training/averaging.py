@@ -1,7 +1,8 @@
 """Averages of checkpoints: the finished model of Vaswani et al. 2017, section 6.1, is the mean of the last 5 or 20.
 
 - `average_checkpoints` writes the mean of several checkpoints as a model folder; `averaged_tensors` yields it tensor by tensor.
-- `last_checkpoints` and `best_checkpoints` choose among those of a run, the latter by a metric of its evaluations.
+- `last_checkpoints` and `best_checkpoints` choose among those of a run, the latter by a metric of its evaluations. Those that a
+  stop wrote off the schedule are left out, so that a run that was stopped and resumed has the average of one that never was.
 - `AverageAtEnd` is the callback behind the training arguments `average_checkpoints` and `average_best`.
 
 Only one tensor of the checkpoints is in memory at a time, summed in float64. Averages of the weights while they are trained are
@@ -24,7 +25,16 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transduct.files import save_whole
 from transduct.tokenization import TARGET_FOLDER
 from transduct.training.callbacks import training_was_stopped
-from transduct.training.checkpoints import MANIFEST, STATE, checkpoint_step, discard, find_checkpoints, list_checkpoints
+from transduct.training.checkpoints import (
+    MANIFEST,
+    MARK,
+    STATE,
+    checkpoint_step,
+    discard,
+    find_checkpoints,
+    list_checkpoints,
+    off_schedule,
+)
 from transduct.training.weights import load_into, refuse_flat_weights
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -83,7 +93,7 @@ def _write_mean(weights: Sequence[StoredWeights], folder: str) -> None:
     """The mean, and what stands beside the weights of the last checkpoint: config, tokenizer, index."""
     last = weights[-1]
     for path in last.folder.iterdir():
-        if path.is_file() and path.suffix not in NOT_OF_A_MODEL and path.name not in (STATE, MANIFEST):
+        if path.is_file() and path.suffix not in NOT_OF_A_MODEL and path.name not in (STATE, MANIFEST, MARK):
             shutil.copy2(path, folder)
     if (last.folder / TARGET_FOLDER).is_dir():  # the target's own vocabulary
         shutil.copytree(last.folder / TARGET_FOLDER, Path(folder) / TARGET_FOLDER)
@@ -147,28 +157,34 @@ def _described(entry: tuple[list[int], str]) -> str:
     return f"{'x'.join(map(str, entry[0])) or 'a scalar'} of {entry[1]}"
 
 
-def last_checkpoints(run: str | Path, count: int) -> list[Path]:
+def last_checkpoints(run: str | Path, count: int, over_at: int | None = None) -> list[Path]:
     """The newest `count` whole checkpoints of a run, in order.
+
+    Args:
+        over_at: the step at which the training is known to be over, whose checkpoint counts in any case; see `left_out`.
 
     Raises:
         ValueError: if there are fewer.
     """
-    found = _whole_checkpoints(run)
+    found, besides = _counted(run, over_at)
     if not 1 <= count <= len(found):
-        raise ValueError(f"{count} checkpoints are to be averaged, and {run} holds {len(found)}: {_names(found)}")
+        raise ValueError(
+            f"{count} checkpoints are to be averaged, and {run} holds {len(found)}: {_names(found)}{_besides(besides)}"
+        )
     return found[-count:]
 
 
-def best_checkpoints(run: str | Path, count: int, metric: str, higher_is_better: bool) -> list[Path]:
+def best_checkpoints(run: str | Path, count: int, metric: str, higher_is_better: bool, over_at: int | None = None) -> list[Path]:
     """The `count` whole checkpoints of a run that its evaluations found best, in order of their steps.
 
     Args:
         metric: a key of the evaluations' results, with or without "eval_".
+        over_at: as in `last_checkpoints`.
 
     Raises:
         ValueError: if fewer have a value of the metric.
     """
-    found = _whole_checkpoints(run)
+    found, besides = _counted(run, over_at)
     values = metric_values(found[-1], metric) if found else {}
     scored = _best_first(found, values, higher_is_better)
     if not 1 <= count <= len(scored):
@@ -176,7 +192,7 @@ def best_checkpoints(run: str | Path, count: int, metric: str, higher_is_better:
             raise ValueError(f"{run} has no evaluations with {metric!r}; they have {_measured(found[-1])}")
         raise ValueError(
             f"the best {count} checkpoints by {metric!r} are to be averaged, and {run} holds {len(scored)} with a value of it: "
-            f"{_names(sorted(scored, key=checkpoint_step))}. Evaluate at the steps of the checkpoints"
+            f"{_names(sorted(scored, key=checkpoint_step))}{_besides(besides)}. Evaluate at the steps of the checkpoints"
         )
     return sorted(scored[:count], key=checkpoint_step)
 
@@ -205,11 +221,32 @@ def values_in_log(log: Sequence[dict[str, Any]], metric: str) -> dict[int, float
     return {entry["step"]: entry[key] for entry in log for key in {name, name.replace(" ", "_")} if key in entry}
 
 
-def _whole_checkpoints(run: str | Path) -> list[Path]:
-    """Those of a folder of checkpoints, or of a run of `transduct train`, which has them in `checkpoints/`."""
+def _checkpoints_of(run: str | Path) -> Path:
+    """A folder of checkpoints, which a run of `transduct train` has in `checkpoints/`."""
     run = Path(run)
     nested = run / "checkpoints"
-    return find_checkpoints(nested if not list_checkpoints(run) and nested.is_dir() else run)[0]
+    return nested if not list_checkpoints(run) and nested.is_dir() else run
+
+
+def left_out(run: str | Path) -> list[Path]:
+    """The whole checkpoints of a run that averages leave out: a stop wrote them off the schedule, and it is not the end."""
+    return _counted(run)[1] if any(off_schedule(path) for path in list_checkpoints(_checkpoints_of(run))) else []
+
+
+def _counted(run: str | Path, over_at: int | None = None) -> tuple[list[Path], list[Path]]:
+    """Whole checkpoints that averages may take, and the others; the last of a training that is over is among the former."""
+    found = find_checkpoints(_checkpoints_of(run))[0]
+    besides = [path for path in found if not _counts(path, found[-1], over_at)]
+    return [path for path in found if path not in besides], besides
+
+
+def _counts(checkpoint: Path, last: Path, over_at: int | None) -> bool:
+    mark = off_schedule(checkpoint)
+    return mark is None or (checkpoint == last and (mark.ended or checkpoint_step(checkpoint) == over_at))
+
+
+def _besides(paths: Sequence[Path]) -> str:
+    return f", and besides {_names(paths)}, written off the schedule when the training was stopped" if paths else ""
 
 
 def _names(paths: Sequence[Path]) -> str:
@@ -220,7 +257,8 @@ class AverageAtEnd(TrainerCallback):
     """When the training is over, the model becomes the average of checkpoints; the checkpoints stay as they are.
 
     Not so where a signal stopped it. For `best`, checkpoints that are neither among the best nor the newest two are deleted when
-    a new one is written, so that the disk holds no more than it must.
+    a new one is written, so that the disk holds no more than it must. Those off the schedule do not count in that, and only the
+    newest of them is kept.
 
     Args:
         trainer: whose `output_dir` holds the checkpoints; it is added to it with `trainer.add_callback`.
@@ -239,11 +277,11 @@ class AverageAtEnd(TrainerCallback):
         Raises:
             ValueError: if there are too few.
         """
-        args = self.trainer.args
+        args, step = self.trainer.args, self.trainer.state.global_step
         if self.last is not None:
-            return last_checkpoints(args.output_dir, self.last)
+            return last_checkpoints(args.output_dir, self.last, step)
         assert self.best is not None
-        return best_checkpoints(args.output_dir, self.best, args.metric_for_best_model, bool(args.greater_is_better))
+        return best_checkpoints(args.output_dir, self.best, args.metric_for_best_model, bool(args.greater_is_better), step)
 
     def finish(self) -> None:
         """Put the average into the trainer's model."""
@@ -267,10 +305,11 @@ class AverageAtEnd(TrainerCallback):
         if self.best is None or not args.should_save:
             return
         found = list_checkpoints(Path(args.output_dir))
+        due = [path for path in found if off_schedule(path) is None]
         values = values_in_log(state.log_history, str(args.metric_for_best_model))
-        best = _best_first(found, values, bool(args.greater_is_better))[: self.best]
-        for path in found[:-2]:
-            if path not in best and str(path) != state.best_model_checkpoint:
+        best = _best_first(due, values, bool(args.greater_is_better))[: self.best]
+        for path in found[:-1]:
+            if path not in best + due[-2:] and str(path) != state.best_model_checkpoint:
                 discard(path)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):

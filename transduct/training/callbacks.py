@@ -5,40 +5,87 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import SaveStrategy
 
+from transduct.training.checkpoints import OffSchedule, SavesState, off_schedule
 from transduct.training.schedules import BudgetedLR
 
 
-class ByTheClock(TrainerCallback):
+class ByTheClock(TrainerCallback, SavesState):
     """Stops, with a checkpoint, when the schedule's time is up; saves every `save_seconds` of training before that."""
 
     def __init__(self, save_seconds: float | None = None):
         self.save_seconds = save_seconds
-        self._saved_at = 0.0
+        self.saved_at = 0.0  # seconds of training at the last checkpoint that was due
+        self.is_due = False  # a checkpoint at this step, by `save_seconds`
+        self.time_is_up = False
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        self._saved_at = kwargs["lr_scheduler"].elapsed
+        checkpoint, self.resumed_at = self.resumed_at, None
+        mark = None if checkpoint is None else off_schedule(checkpoint)
+        self.saved_at = kwargs["lr_scheduler"].elapsed if mark is None or mark.saved_at is None else mark.saved_at
+        self.is_due = self.time_is_up = False
+
+    def save_state(self, folder: Path) -> None:
+        """Nothing: at a checkpoint that was due, the count begins anew, and in any other its mark holds it."""
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         schedule: BudgetedLR = kwargs["lr_scheduler"]
-        if schedule.time_is_up:
+        self.is_due = self.save_seconds is not None and schedule.elapsed - self.saved_at >= self.save_seconds
+        self.time_is_up = schedule.time_is_up
+        if self.time_is_up:
             control.should_training_stop = control.should_save = True
-        elif self.save_seconds is not None and schedule.elapsed - self._saved_at >= self.save_seconds:
+        elif self.is_due:
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        self._saved_at = kwargs["lr_scheduler"].elapsed
+        if not control.should_training_stop:
+            self.saved_at = kwargs["lr_scheduler"].elapsed
+
+
+class MarkStops(TrainerCallback, SavesState):
+    """Marks the checkpoints that are written because a training stops, and that would not have been if it had gone on."""
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+
+    def save_state(self, folder: Path) -> None:
+        trainer, callbacks = self.trainer, self.trainer.callback_handler.callbacks
+        clocks = [callback for callback in callbacks if isinstance(callback, ByTheClock)]
+        due = is_due(trainer.args, trainer.state) or any(clock.is_due for clock in clocks)
+        if not trainer.control.should_training_stop or due:
+            return
+        asked = any(isinstance(callback, StopOnSignal) and callback.stops for callback in callbacks)
+        over = trainer.state.global_step >= trainer.state.max_steps or any(clock.time_is_up for clock in clocks)
+        saved_at = next((clock.saved_at for clock in clocks if clock.save_seconds is not None), None)
+        if trainer.args.local_process_index == 0 and folder.is_dir():  # a machine may have a disk of its own
+            OffSchedule(ended=over or not asked, saved_at=saved_at).write(folder)
+
+
+def is_due(args: TrainingArguments, state: TrainerState) -> bool:
+    """Whether `save_strategy` asks for a checkpoint at this step, whatever comes after it."""
+    if args.save_strategy == SaveStrategy.STEPS:
+        return state.save_steps > 0 and state.global_step % state.save_steps == 0
+    if args.save_strategy == SaveStrategy.EPOCH:
+        return is_whole_epoch(state)
+    return args.save_strategy == SaveStrategy.BEST and state.best_global_step == state.global_step
+
+
+def is_whole_epoch(state: TrainerState) -> bool:
+    return state.epoch is not None and float(state.epoch).is_integer()
 
 
 class StopOnSignal(TrainerCallback):
     """On Ctrl-C or SIGTERM, say so, finish the step, write a checkpoint and stop. `received` then holds the signal's number.
 
-    An evaluation is finished first: its result decides which checkpoint is the best, and when patience ends. Of several
+    An evaluation is finished first: its result decides which checkpoint is the best, and when patience ends. One that belongs at
+    the end of an epoch waits for it, in the training that goes on, as it would have without the stop. Of several
     processes, whichever of them got the signal, all stop at the same step: after each step they ask each other, and look at the
     answers one step later, when these have long arrived. A second Ctrl-C stops at once. The handlers are those of before as soon
     as the training has ended.
@@ -49,6 +96,7 @@ class StopOnSignal(TrainerCallback):
 
     def __init__(self, say: Callable[[str], Any] | None = None):
         self.received: int | None = None
+        self.stops = False  # at this step; the same in all processes
         self._say, self._process, self._evaluates = say, os.getpid(), False
         self._answer: tuple[torch.Tensor, Any] | None = None  # of all processes, on its way
 
@@ -83,9 +131,13 @@ class StopOnSignal(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         self._evaluates = control.should_evaluate
-        stops = self.received is not None if args.world_size == 1 else self._any_stopped(args.device)
-        if stops:
+        self.stops = self.received is not None if args.world_size == 1 else self._any_stopped(args.device)
+        if self.stops:
             control.should_training_stop = control.should_save = True
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        if self.stops and not is_whole_epoch(state):
+            control.should_evaluate = False
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         if args.world_size > 1:  # what each of them does next must be the same, too

@@ -7,6 +7,9 @@
 - A checkpoint that was damaged later is noticed by its checksums: `resume_point` takes the one before and says so. Checkpoints
   without a manifest, as transformers writes them, are checked as far as their files allow.
 - What callbacks keep beside the trainer's state goes into the checkpoint too; see `SavesState`.
+- A checkpoint that is written only because a training stops bears a mark, `OffSchedule`. A run that is stopped and resumed is to
+  end like one that never was, so such a checkpoint is there to go on from, but in no average; of a stop, it costs no other its
+  place under `save_total_limit`, and goes when a later one is whole.
 """
 
 import json
@@ -17,6 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +31,32 @@ UNFINISHED = "unfinished"
 MANIFEST = "manifest.json"
 """File in a checkpoint: the size and the CRC-32 of every other one."""
 STATE = "trainer_state.json"
+MARK = "off_schedule.json"
+"""File in a checkpoint that was written off the schedule: an `OffSchedule`."""
 _PARTS = ("config.json", "model.safetensors", "optimizer.pt", "scheduler.pt", STATE)
 
 
 class CheckpointNotWritten(OSError):
     """A checkpoint could not be written; those before it are untouched."""
+
+
+@dataclass
+class OffSchedule:
+    """The mark of a checkpoint that no schedule asked for: it was written because the training stopped there."""
+
+    ended: bool
+    """True: at its end, by its steps, minutes or patience; a longer training may go on. False: a signal stopped it."""
+    saved_at: float | None = None
+    """Seconds of training at the last checkpoint before it that was due, where `save_seconds` counts them."""
+
+    def write(self, checkpoint: Path) -> None:
+        (checkpoint / MARK).write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+
+
+def off_schedule(checkpoint: Path) -> OffSchedule | None:
+    """The mark of a whole checkpoint; None: it was due."""
+    path = checkpoint / MARK
+    return OffSchedule(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
 
 class SavesState:
@@ -89,6 +114,7 @@ class WholeCheckpoints:
         """All that belongs to the checkpoint, in every process, into `staged`."""
         trainer, args = self.trainer, self.trainer.args
         push, args.push_to_hub = args.push_to_hub, False  # from where it will stay
+        best_before = trainer.state.best_model_checkpoint
         vars(trainer)["_get_output_dir"] = lambda trial: str(staged.parent)
         try:
             self.save(model, trial)
@@ -99,7 +125,10 @@ class WholeCheckpoints:
             if isinstance(callback, SavesState):
                 callback.save_state(staged)
         if trainer.state.best_model_checkpoint == str(staged):
-            trainer.state.best_model_checkpoint = str(final)
+            trainer.accelerator.wait_for_everyone()
+            mark = off_schedule(staged)
+            passing = mark is not None and not mark.ended  # without the stop, there would be none of this step
+            trainer.state.best_model_checkpoint = best_before if passing else str(final)
             if args.should_save:
                 trainer.state.save_to_json(str(staged / STATE))
 
@@ -154,13 +183,19 @@ def crc32(path: Path) -> str:
 
 
 def drop_old_checkpoints(folder: Path, limit: int | None, best: str | None = None) -> None:
-    """Delete the oldest checkpoints beyond `limit`, never the newest nor the `best`; as transformers does."""
+    """Delete the oldest checkpoints beyond `limit`, never the newest nor the `best`; as transformers does.
+
+    Earlier ones that were written off the schedule go first, whatever the limit; the newest, if a signal made it, does not count.
+    """
     if limit is None or limit <= 0:
         return
     found = _oldest_first(folder)
     kept = {found[-1], *([Path(best)] if best is not None else [])}
-    spare = [path for path in found if path not in kept]
-    for path in spare[: max(0, len(found) - max(limit, len(kept)))]:
+    outdated = [path for path in found if path not in kept and off_schedule(path) is not None]
+    mark = off_schedule(found[-1])
+    counted = [path for path in found if path not in outdated and (path != found[-1] or mark is None or mark.ended)]
+    spare = [path for path in counted if path not in kept]
+    for path in outdated + spare[: max(0, len(counted) - max(limit, len(kept)))]:
         discard(path)
 
 

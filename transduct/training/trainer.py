@@ -12,7 +12,7 @@ from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from transduct.training.arguments import TransductTrainingArguments
-from transduct.training.callbacks import ByTheClock
+from transduct.training.callbacks import ByTheClock, MarkStops
 from transduct.training.endless import EndlessData, endless_loader
 from transduct.training.evaluation import ExactEvaluation
 from transduct.training.faults import watch_for_faults
@@ -53,6 +53,8 @@ class TransductTrainer(Seq2SeqTrainer):
     ) -> torch.optim.lr_scheduler.LRScheduler:
         """The inherited scheduler; with `schedule`, the papers' curve within a budget of steps and minutes."""
         watch_for_faults(self)  # here, since every training comes by
+        self.remove_callback(MarkStops)
+        self.add_callback(MarkStops(self))
         args = self.args
         if isinstance(args, TransductTrainingArguments):
             add_callbacks(self)

@@ -45,7 +45,7 @@ def shift_right(ids: torch.Tensor, config: TransductConfig) -> torch.Tensor:
 
 
 def shift_text(ids: torch.Tensor, mask: torch.Tensor | None, config: TransductConfig) -> torch.Tensor:
-    """Decoder inputs (B, T) that are the source itself: shifted right, the first input standing at each row's first real token."""
+    """Decoder inputs (B, T) that are the source itself: shifted right, the first input at the first real token of each row."""
     shifted = shift_right(ids, config)
     if mask is None:
         return shifted

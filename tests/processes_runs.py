@@ -16,6 +16,7 @@ from transformers import TrainerCallback
 
 from test_training_faults import clean_pairs, poisoned, with_poison
 from tiny_training import Tokenizer, pairs, tiny_model, tiny_trainer
+from transduct.training.adapters import freeze_weights
 from transduct.training.callbacks import StopOnSignal
 from transduct.training.faults import RECORD, NonFiniteGradient
 from transduct.training.predictions import TextMetrics
@@ -108,6 +109,24 @@ def resuming(folder: Path, shard=lambda trainer: None, **options) -> dict[str, A
     return seen
 
 
+class DrawApart(TrainerCallback):
+    """Each process draws its own random numbers, so that they leave out different layers."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        torch.manual_seed(2 * state.global_step + rank())
+
+
+def dropping(folder: Path, **options) -> dict[str, Any]:
+    """A decoder's only layer is trained, and left out in half of the steps of each process."""
+    model = tiny_model(layer_drop=0.5)
+    freeze_weights(model, ["encoder", "embeddings"])
+    trainer = tiny_trainer(folder, model, max_steps=8, learning_rate=0.01, per_device_train_batch_size=2, **options)
+    trainer.add_callback(DrawApart())
+    before = weights(trainer)
+    trainer.train()
+    return {"before": before, "weights": weights(trainer)}
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     options = dict(ddp_backend="gloo")
@@ -116,6 +135,7 @@ def main(folder: Path) -> None:
         "skipping": skipping(folder / "skipping", **options),
         "stopping": [stopping(folder / f"stopping{to}", to, **options) for to in (0, 1)],
         "resuming": resuming(folder / "resuming", **options),
+        "dropping": dropping(folder / "dropping", **options),
         "decided": decided_by_main(lambda: f"by {rank()}"),
     }
     torch.save(seen, folder / f"rank{rank()}.pt")

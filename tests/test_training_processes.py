@@ -84,6 +84,12 @@ def test_a_resumed_training_equals_one_at_once(two):
     assert torch.equal(two[0]["resuming"]["once"], two[1]["resuming"]["once"])
 
 
+def test_a_process_whose_step_leaves_out_all_trained_layers_keeps_no_other_waiting(two):
+    first, second = (seen["dropping"] for seen in two)
+    assert torch.equal(first["weights"], second["weights"])
+    assert not torch.equal(first["weights"], first["before"])
+
+
 def test_the_main_process_decides(two):
     assert [seen["decided"] for seen in two] == ["by 0", "by 0"]
     assert decided_by_main(lambda: 3) == 3

@@ -16,6 +16,9 @@ from transduct.training.adapters import is_adapted
 class TrainingHooks(TrainerCallback):
     """Attaches hooks to the trainer's model when a training begins, and removes them when it ends."""
 
+    name: str | None = None
+    """What errors call it; None: the name of its class."""
+
     def __init__(self):
         self._handles: list[Any] = []
 
@@ -29,7 +32,7 @@ class TrainingHooks(TrainerCallback):
         self._handles.clear()
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        name = type(self).__name__
+        name = self.name or type(self).__name__
         if args.n_gpu > 1:
             raise ValueError(f"{name} cannot work with torch's DataParallel: start one process for each device, with accelerate")
         if args.torch_compile:

@@ -243,7 +243,6 @@ def test_a_tokenizer_that_does_not_fit(tmp_path):
         dict(num_beams=3, num_return_sequences=3),
         dict(length_penalty=0.2),
         dict(length_normalization="none"),
-        dict(forced_bos_token_id=9),
         dict(max_new_tokens=7),
         dict(max_length_by_source=(0.5, 3)),
     ],
@@ -261,6 +260,18 @@ def test_translates_as_we_do(exported, options):
             assert (one.text, one.token_ids) == (other.text, other.token_ids)
             assert one.score == pytest.approx(other.score, abs=1e-4)
             assert one.log_prob == pytest.approx(other.log_prob, abs=1e-3)
+
+
+def test_forced_first_token(tmp_path):
+    model, tokenizer = tiny_translation()
+    to_ctranslate2(model, tokenizer, tmp_path / "out")
+    options = dict(forced_bos_token_id=9, return_scores=True, length_penalty=0.5)
+    ours = transduct.translate(model, tokenizer, TEXTS, early_stopping=True, **options)
+    theirs = transduct.translate(tmp_path / "out", tokenizer, TEXTS, **options)
+    assert {each.token_ids[:1] for each in ours} == {(), (9,)}
+    for want, got in zip(ours, theirs, strict=True):
+        assert want.token_ids == got.token_ids
+        assert got.score == pytest.approx(want.score, abs=1e-4)
 
 
 def test_forbidden_tokens_stay_away(exported):

@@ -1,9 +1,10 @@
 """A folder of `convert.to_ctranslate2` as an object that stands where a model does: ids in, hypotheses out.
 
-CTranslate2's search is its own, and differs from ours in two ways:
+CTranslate2's search is its own, and differs from ours in three ways:
 
 - A source is done when as many hypotheses are found as there are beams (our `early_stopping=True`); there is no other rule.
 - Where a token is forbidden (`no_repeat_ngram_size`, `bad_words_ids`, `min_new_tokens`), the others share its probability.
+- A target that ends right behind its forced first token, an empty one, is not found where that end is the likeliest token.
 
 A call there has one limit of length. Sources that have limits of their own are searched with the largest of the batch, and those
 that were not done before their own limit once more, with it.

@@ -22,6 +22,7 @@ from fairseq_checkpoints import (
 )
 from transduct import TransductForConditionalGeneration, TransductForSequenceClassification, convert
 from transduct.convert.fairseq import REFUSED, open_checkpoint
+from transduct.convert.folders import import_folder
 from transduct.convert.verifying import verify
 
 from_fairseq = functools.partial(convert.from_fairseq, verify=False)
@@ -122,6 +123,17 @@ class TestTwins:
         report = verify(opened.original(), opened.model())
         assert report.differences["logits"] < 1e-4
         assert len(report.generated) == 3
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half_precision_as_fairseq_saves_it_and_as_one_may_want_it(self, dtype, tmp_path):
+        state = state_of(fsmt())
+        (tmp_path / "half").mkdir()
+        path = write_checkpoint(tmp_path / "half", {name: tensor.to(dtype) for name, tensor in state.items()})
+        assert convert.from_fairseq(path).dtype == dtype
+        assert import_folder(path, tmp_path / "from half").checked is not None
+        (tmp_path / "full").mkdir()
+        path = write_checkpoint(tmp_path / "full", state)
+        assert import_folder(path, tmp_path / "to half", dtype=dtype).checked is not None
 
     def test_from_fairseq_compares_unless_told_otherwise(self, tmp_path, monkeypatch):
         _, path = written("bart", tmp_path)

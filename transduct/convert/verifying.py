@@ -18,11 +18,10 @@ import torch
 from transformers import GenerationMixin, PreTrainedModel
 
 from transduct.configuration import TransductConfig
-from transduct.convert.families import FAMILIES
 from transduct.convert.memory import quiet
 from transduct.convert.models import HALF, is_table
 from transduct.convert.verifying_inputs import source_inputs, target_inputs
-from transduct.positions import SinusoidalPositions, sinusoid_table
+from transduct.positions import sinusoid_table
 
 TOLERANCE = 1e-4
 OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state")
@@ -97,23 +96,25 @@ def _ready(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
 @contextmanager
 def _exact_tables(theirs: PreTrainedModel, ours: PreTrainedModel) -> Iterator[None]:
     """Sinusoids that either model holds rounded to half precision are as exact as they are computed while this lasts."""
-    family = FAMILIES.get(theirs.config.model_type)
-    computed = family.computed(ours.config, type(theirs).__name__) if family is not None else {}
-    held = dict(theirs.named_parameters()) | dict(theirs.named_buffers())
-    exact = {held[name]: compute() for name, compute in computed.items() if name in held}
-    for module in ours.modules():
-        if isinstance(module, SinusoidalPositions):
-            exact[module.table] = sinusoid_table(module.table.shape[0], module.d_model, module.layout)
-    rounded = {}
-    for table, values in exact.items():
-        if table.device.type != "meta" and is_table(table, values) and not torch.equal(table, values.to(table)):
+    tables = [*_position_tables(theirs), *_position_tables(ours)] if ours.config.positions == "sinusoidal" else []
+    rounded: dict[torch.Tensor, torch.Tensor] = {}
+    for table in tables:
+        exact = sinusoid_table(table.shape[0], table.shape[1], ours.config.sinusoid_layout).to(table)
+        exact = exact.masked_fill((table == 0).all(1, keepdim=True), 0)  # padding has no position
+        if is_table(table, exact) and not torch.equal(table, exact):
             rounded[table] = table.data
-            table.data = values.to(table)
+            table.data = exact
     try:
         yield
     finally:
         for table, data in rounded.items():
             table.data = data
+
+
+def _position_tables(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Those of both stacks that are in memory: (rows, D)."""
+    named = (*model.named_parameters(), *model.named_buffers())
+    return [table for name, table in named if "embed_positions" in name and table.ndim == 2 and table.device.type != "meta"]
 
 
 def _compare_states(

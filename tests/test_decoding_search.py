@@ -63,7 +63,7 @@ def limits_of(model, criteria, most=None, least=None, **config):
     _, mask = pad_rows(SOURCES)
     rows = Rows(model, torch.zeros(6, 3, dtype=torch.long), 2, None, {})
     arguments = {"encoder_outputs": (torch.zeros(3, 8, 16),), "attention_mask": mask}
-    return length_limits(rows, StoppingCriteriaList(criteria), GenerationConfig(**config), arguments, most, least)
+    return length_limits(rows, [], StoppingCriteriaList(criteria), GenerationConfig(**config), arguments, most, least)
 
 
 def test_the_least_of_all_limits_counts():

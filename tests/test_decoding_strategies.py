@@ -104,6 +104,7 @@ def test_ensembles_and_groups(both):
         ({"phrases": [["a"]], "do_sample": True}, "phrases need beam search"),
         ({"phrases": [["a"]], "drafts": True}, "phrases need beam search"),
         ({"phrases": [["a" * 99]], "max_length": 20}, "phrases of source 0 take up to 99 tokens and an end"),
+        ({"target_prefixes": ["a" * 30], "max_length": 20}, "the prefix of source 0 takes 30 tokens, but its limit is"),
         ({"phrases": [["§"]]}, "line 1: phrase '§' has characters that the vocabulary does not have"),
         ({"phrases": []}, "phrases has 0 entries, but there are more texts"),
         ({"target_prefixes": ["x"], "split_sentences": True}, "line 1 has 2 pieces: phrases and prefixes are for texts of one"),

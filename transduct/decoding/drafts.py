@@ -145,7 +145,9 @@ def greedy_with_drafts(
         raise ValueError("decoder_attention_mask cannot be had with greedy_with_drafts: give prompts of one length")
     others = [] if draft_model is None else [draft_model]
     rows = member_rows(model, input_ids, 1, generation_config, model_kwargs, others, inputs_tensor)
-    most, _, criteria = length_limits(rows[0], stopping_criteria, generation_config, model_kwargs, max_length_by_source)
+    most, _, criteria = length_limits(
+        rows[0], logits_processor, stopping_criteria, generation_config, model_kwargs, max_length_by_source
+    )
     if criteria:
         raise ValueError(f"stopping_criteria {[type(each).__name__ for each in criteria]} cannot be had with greedy_with_drafts")
     draft: Draft = _lookup(rows[0], inputs_tensor, draft_ngram) if draft_model is None else ModelDraft(Slots(rows[1]))

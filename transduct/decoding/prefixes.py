@@ -33,6 +33,28 @@ class ForcedPrefixes(LogitsProcessor):
         self.most = int(self.tokens.max()) if longest else -1
         self.prompt_length = prompt_length
 
+    def check_room(self, most: torch.Tensor, prompt: int) -> None:
+        """Refuse prefixes that would be cut off.
+
+        Args:
+            most: (sources), tokens that may be generated; prompt: tokens that the decoder started with.
+
+        Raises:
+            ValueError: naming a source.
+        """
+        if len(most) != len(self.tokens):
+            raise ValueError(
+                f"there are {len(self.tokens)} prefixes, but {len(most)} sources: each needs one, which may be empty"
+            )
+        lengths = (self.tokens >= 0).sum(1)
+        needed = torch.where(lengths > 0, lengths + self.prompt_length - prompt, 0)
+        long = (needed > most.to(needed.device)).nonzero().flatten().tolist()
+        if long:
+            raise ValueError(
+                f"the prefix of source {long[0]} takes {int(needed[long[0]])} tokens, but its limit is {int(most[long[0]])}: "
+                "allow more, or ask for less"
+            )
+
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores (rows, V) in which only the next token of the prefix is possible; each source has as many rows as any other."""
         if len(scores) % len(self.tokens):

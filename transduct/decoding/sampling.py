@@ -56,7 +56,13 @@ def sample(
     rows = make_rows(model, input_ids, candidates, generation_config, model_kwargs, ensemble, ensemble_mean, inputs_tensor)
     draw = Draws(seeds, rows.sources, candidates, input_ids.device)
     most, least, criteria = length_limits(
-        rows, stopping_criteria, generation_config, model_kwargs, max_length_by_source, min_length_by_source
+        rows,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        model_kwargs,
+        max_length_by_source,
+        min_length_by_source,
     )
     end = generation_config._eos_token_tensor
     end = most.new_empty(0) if end is None else end.to(most.device)

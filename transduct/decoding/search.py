@@ -16,6 +16,7 @@ from transduct.decoding.cross_attention import attention_weights
 from transduct.decoding.diverse import DiverseBeamSearch
 from transduct.decoding.ensemble import Mean, make_rows
 from transduct.decoding.normalization import Normalization, Scoring
+from transduct.decoding.prefixes import ForcedPrefixes
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
 from transduct.generation import SourceLengthCriteria
@@ -106,7 +107,13 @@ def beam_search(
     scoring = Scoring(length_normalization, generation_config.length_penalty, length_offset, word_reward)
     rows = make_rows(model, input_ids, beams, generation_config, model_kwargs, ensemble, ensemble_mean, inputs_tensor)
     most, least, own = length_limits(
-        rows, stopping_criteria, generation_config, model_kwargs, max_length_by_source, min_length_by_source
+        rows,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        model_kwargs,
+        max_length_by_source,
+        min_length_by_source,
     )
     if coverage_penalty:
         rows.coverage = Coverage(coverage_penalty, coverage_layer, rows)
@@ -199,6 +206,7 @@ def beam_padding(config: GenerationConfig) -> int:
 
 def length_limits(
     rows: Rows,
+    processors: LogitsProcessorList,
     criteria: StoppingCriteriaList,
     config: GenerationConfig,
     arguments: dict[str, Any],
@@ -208,7 +216,7 @@ def length_limits(
     """How long the targets of each source may be.
 
     Args:
-        arguments: what `generate` made for the model.
+        processors, criteria, config, arguments: what `generate` made for the search and the model.
         most_by_source: (a, b): at most `a * S + b` tokens for a source of S tokens; (1, 50) is the paper's.
         least_by_source: the same for the least.
 
@@ -216,7 +224,7 @@ def length_limits(
         The most tokens (sources) that may be generated, the least, None: any, and the criteria that are neither limit nor end.
 
     Raises:
-        ValueError: for lengths that contradict each other.
+        ValueError: for lengths, or prefixes and a length, that contradict each other.
     """
     prompt = rows.ids.shape[1]
     limits, own = _limits_and_criteria(criteria, rows.sources, prompt)
@@ -227,6 +235,9 @@ def length_limits(
     limits = limits.to(rows.ids.device)
     limits = (limits if most is None else torch.minimum(limits, most.to(limits.device))).clamp(min=1)
     check_lengths(limits, least, config, prompt)
+    for processor in processors:
+        if isinstance(processor, ForcedPrefixes):
+            processor.check_room(limits, prompt)
     return limits, None if least is None else least.to(limits.device), own
 
 

@@ -300,7 +300,7 @@ def test_a_model_of_ours_becomes_one_of_the_family(to, fields):
         ("bart", {"norm_eps": 1e-6}, "norm_eps=1e-06"),
         ("bart", {"d_kv": 6}, "d_kv=6"),
         ("blenderbot-small", {"scale_embeddings": True, "decoder_embedding_norm": "before_positions", "position_offset": 0},
-         "decoder_scale_embeddings=None"),
+         "decoder_scale_embeddings=True"),
     ],
     ids=str,
 )  # fmt: skip

@@ -7,18 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer
 
 import transduct
-from configs import END, PAD, START, build, tiny, words
-from tiny_tokenizers import write_tokenizer
-from tiny_translation import TEXTS, tiny_translation
-from transduct import TransductForConditionalGeneration
+from configs import END, START, tiny, words
+from ctranslate2_exports import exported_translator, model_of
 from transduct.cli.main import run
 from transduct.convert import to_ctranslate2
 from transduct.convert.ctranslate2 import ACTIVATIONS
-from transduct.convert.engine_folders import TOLERANCE, Comparison, compare, token_log_probs
-from transduct.decoding import beam_search
+from transduct.convert.engine_folders import TOLERANCE, token_log_probs
 from transduct.decoding.engines import load_engine
 
 T5 = dict(positions="relative_bias", norm="rmsnorm", norm_position="pre", norm_eps=1e-6, attention_scale="none")
@@ -52,18 +49,9 @@ ARCHITECTURES = {
 }  # fmt: skip
 
 
-def model_of(dtype=torch.float32, seed=0, **fields) -> TransductForConditionalGeneration:
-    return build(TransductForConditionalGeneration, tiny(**fields), dtype=dtype, seed=seed)
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A model, its tokenizer, its folder and the engine's model."""
-    model, tokenizer = tiny_translation(end=2.0)
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    folder = tmp_path_factory.mktemp("ctranslate2") / "model"
-    to_ctranslate2(model, tokenizer, folder)
-    return model, tokenizer, folder, load_engine(folder)
+    return exported_translator(tmp_path_factory.mktemp("ctranslate2"))
 
 
 @pytest.mark.parametrize("fields", ARCHITECTURES.values(), ids=ARCHITECTURES)
@@ -156,28 +144,6 @@ def test_refuses_other_classes_and_quantizations(tmp_path):
         to_ctranslate2(model_of(), None, tmp_path / "out")
 
 
-def test_an_engine_that_disagrees_is_an_error(exported, tmp_path, monkeypatch):
-    _, tokenizer, _, engine = exported
-    other = model_of(seed=1, vocab_size=len(tokenizer), logits_bias=True, tie_embeddings="none")
-    found = compare(other, engine)
-    assert not found.agrees
-    assert found.largest > 0.1
-    assert found.same + found.ties < found.pairs
-    assert "scores of two answers that differ" in str(found)
-    monkeypatch.setattr("transduct.decoding.engines.load_engine", lambda *_: engine)
-    with pytest.raises(ValueError, match="ctranslate2 does not compute what our model does, so nothing was written"):
-        to_ctranslate2(other, tokenizer, tmp_path / "out")
-    assert not list(tmp_path.iterdir())
-
-
-def test_comparison_agrees_within_tolerance_alone():
-    close = dict(pairs=2, tokens=9, mean=0.0, scale=3.0, apart=0.0)
-    assert Comparison(largest=2e-4, same=1, ties=1, **close).agrees
-    assert not Comparison(largest=4e-4, same=2, ties=0, **close).agrees
-    assert not Comparison(largest=0.0, same=1, ties=0, **close).agrees
-    assert not Comparison(largest=float("inf"), same=2, ties=0, **close).agrees
-
-
 def test_the_package_itself_runs_the_folder(exported):
     """Without any of our code: tokens of the tokenizer in, tokens out."""
     model, tokenizer, folder, _ = exported
@@ -207,152 +173,6 @@ def test_files(exported):
     assert (settings["add_source_bos"], settings["add_source_eos"]) == (False, False)
     vocabulary = json.loads((folder / "shared_vocabulary.json").read_text())
     assert vocabulary == tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-
-
-@pytest.mark.parametrize("name", ["t5", "byt5", "bart", "marian", "marian of two vocabularies", "m2m_100", "nllb", "mbart"])
-def test_tokenizers_of_other_families(name, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(write_tokenizer(name, tmp_path / "tokenizer"))
-    size = 3 + max([*tokenizer.get_vocab().values(), *getattr(tokenizer, "lang_token_to_id", {}).values()])
-    size_of_target = len(tokenizer.target_encoder) if "two" in name else 0
-    two = dict(decoder_vocab_size=size_of_target + 2, tie_embeddings="none") if size_of_target else {}
-    model = model_of(vocab_size=size, **two, pad_token_id=None, eos_token_id=tokenizer.eos_token_id, decoder_start_token_id=3)
-    to_ctranslate2(model, tokenizer, tmp_path / "out")
-    engine = load_engine(tmp_path / "out")
-    ids = tokenizer("a word")["input_ids"]
-    if "two" in name:  # whose convert_ids_to_tokens reads SentencePiece's ids
-        assert [tokenizer.encoder[engine.source_tokens[token]] for token in ids] == ids
-        assert [tokenizer.target_encoder[token] for token in engine.target_tokens[:-2]] == list(range(size_of_target))
-    else:
-        assert [engine.source_tokens[token] for token in ids] == tokenizer.convert_ids_to_tokens(ids)
-    assert engine.source_tokens[-1] == f"<unused_{size - 1}>"
-    assert len(engine.target_tokens) == model.config.resolved_decoder_vocab_size
-
-
-def test_a_tokenizer_that_does_not_fit(tmp_path):
-    _, tokenizer = tiny_translation()
-    with pytest.raises(ValueError, match=f"ids up to {len(tokenizer) - 1} for the target, but the model only 23 embeddings"):
-        to_ctranslate2(model_of(), tokenizer, tmp_path / "out")
-
-
-# ---- the engine behind translate -----------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        dict(num_beams=1),
-        dict(num_beams=3, num_return_sequences=3),
-        dict(length_penalty=0.2),
-        dict(length_normalization="none"),
-        dict(max_new_tokens=7),
-        dict(max_length_by_source=(0.5, 3)),
-    ],
-    ids=str,
-)
-def test_translates_as_we_do(exported, options):
-    model, tokenizer, folder, _ = exported
-    greedy = options.get("num_beams") == 1
-    ours = transduct.translate(
-        model, tokenizer, TEXTS, return_scores=True, **options, **({} if greedy else {"early_stopping": True})
-    )
-    theirs = transduct.translate(folder, tokenizer, TEXTS, return_scores=True, **options)
-    for want, got in zip(ours, theirs, strict=True):
-        for one, other in zip(*([each] if not isinstance(each, list) else each for each in (want, got)), strict=True):
-            assert (one.text, one.token_ids) == (other.text, other.token_ids)
-            assert one.score == pytest.approx(other.score, abs=1e-4)
-            assert one.log_prob == pytest.approx(other.log_prob, abs=1e-3)
-
-
-def test_forced_first_token(tmp_path):
-    model, tokenizer = tiny_translation()
-    to_ctranslate2(model, tokenizer, tmp_path / "out")
-    options = dict(forced_bos_token_id=9, return_scores=True, length_penalty=0.5)
-    ours = transduct.translate(model, tokenizer, TEXTS, early_stopping=True, **options)
-    theirs = transduct.translate(tmp_path / "out", tokenizer, TEXTS, **options)
-    assert {each.token_ids[:1] for each in ours} == {(), (9,)}
-    for want, got in zip(ours, theirs, strict=True):
-        assert want.token_ids == got.token_ids
-        assert got.score == pytest.approx(want.score, abs=1e-4)
-
-
-def test_forbidden_tokens_stay_away(exported):
-    _, tokenizer, folder, _ = exported
-    banned = {each.token_ids[0] for each in transduct.translate(folder, tokenizer, TEXTS, return_scores=True) if each.token_ids}
-    banned.discard(tokenizer.eos_token_id)
-    assert banned
-    for each in transduct.translate(folder, tokenizer, TEXTS, return_scores=True, bad_words_ids=[[token] for token in banned]):
-        assert not banned & set(each.token_ids)
-    for text, each in zip(
-        TEXTS, transduct.translate(folder, tokenizer, TEXTS, return_scores=True, min_new_tokens=9), strict=True
-    ):
-        assert not text.strip() or len(each.token_ids) >= 9
-    for each in transduct.translate(folder, tokenizer, TEXTS, return_scores=True, no_repeat_ngram_size=1):
-        assert len(set(each.token_ids)) == len(each.token_ids)
-
-
-def test_generation_config_is_asked_too(exported, tmp_path):
-    model, tokenizer, _, _ = exported
-    own = model.generation_config
-    try:
-        model.generation_config = GenerationConfig(**{**own.to_diff_dict(), "num_beams": 2, "max_new_tokens": 5, "top_k": 50})
-        to_ctranslate2(model, tokenizer, tmp_path / "out")
-        want = transduct.translate(model, tokenizer, TEXTS, early_stopping=True)
-    finally:
-        model.generation_config = own
-    assert transduct.translate(tmp_path / "out", tokenizer, TEXTS) == want
-
-
-def test_left_padding_and_every_start(tmp_path):
-    model = model_of(target_start="last_token")
-    to_ctranslate2(model, None, tmp_path / "out")
-    engine = load_engine(tmp_path / "out")
-    ids = words(2, 6)
-    ids[1, :3] = PAD
-    mask = (ids != PAD).long()
-    for start in (4, 5):
-        options = dict(num_beams=4, max_new_tokens=9, decoder_start_token_id=start, custom_generate=beam_search)
-        want = model.generate(ids, attention_mask=mask, early_stopping=True, **options)
-        assert engine.generate(ids, mask, **options)[:, : want.shape[1]].tolist() == want.tolist()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(length_normalization="gnmt"), "length_normalization='gnmt' cannot be had with engine='ctranslate2'"),
-        (dict(early_stopping="never"), "early_stopping='never' cannot be had"),
-        (dict(coverage_penalty=0.2), "coverage_penalty=0.2 cannot be had"),
-        (dict(word_reward=0.5), "word_reward=0.5 cannot be had"),
-        (dict(repetition_penalty=1.2), "repetition_penalty=1.2 cannot be had"),
-        (dict(decoder_start_token_id=7), "decoder_start_token_id=7 cannot be had"),
-        (dict(return_alignments=True), "engine='ctranslate2' tells no attention"),
-        (dict(engine="onnx"), "was written for ctranslate2"),
-        (dict(engine="marian"), "engine='marian' must be one of ctranslate2, onnx"),
-    ],
-    ids=str,
-)
-def test_translate_refuses(exported, options, message):
-    _, tokenizer, folder, _ = exported
-    with pytest.raises(ValueError, match=message):
-        transduct.translate(folder, tokenizer, ["abc"], **options)
-
-
-def test_translate_refuses_what_is_no_export(exported, tmp_path):
-    model, tokenizer, _, _ = exported
-    with pytest.raises(
-        ValueError, match=r"was written for no engine: write one with transduct export MODEL OUT --to ctranslate2\|onnx"
-    ):
-        transduct.translate(str(tmp_path), tokenizer, ["abc"])
-    with pytest.raises(ValueError, match="engine='ctranslate2' needs the folder of an exported model"):
-        transduct.translate(model, tokenizer, ["abc"], engine="ctranslate2")
-    with pytest.raises(ValueError, match="do_sample=True cannot be had"):
-        exported[3].generate(words(1, 3), do_sample=True)
-    with pytest.raises(ValueError, match="engine='ctranslate2' tells no logits"):
-        transduct.score(exported[3], tokenizer, ["abc"], ["abc"])
-
-
-def test_sources_longer_than_the_table(exported):
-    engine = exported[3]
-    with pytest.raises(ValueError, match="a source of 4097 tokens exceeds the 4096 positions of the folder"):
-        engine.generate(words(1, 4097, high=9))
 
 
 def test_command_line(exported, tmp_path, capsys):
@@ -392,11 +212,3 @@ def test_command_line_refuses(arguments, message, capsys, monkeypatch, tmp_path)
         arguments = [*arguments, "--input", "empty"]
     assert run(arguments) == 2
     assert message in capsys.readouterr().err
-
-
-def test_missing_package_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr("transduct.packages.find_spec", lambda name: None)
-    with pytest.raises(
-        ImportError, match=r"to_ctranslate2 needs the package ctranslate2: pip install 'transduct\[ctranslate2\]'"
-    ):
-        to_ctranslate2(model_of(), None, tmp_path / "out")

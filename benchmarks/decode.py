@@ -1,8 +1,9 @@
 """Our own decoder against transformers' and CTranslate2: equal weights, one thread, the encoder's time included.
 
 A model of the shape of `marian-base` with random weights writes exactly 32 tokens for each source. Compared with transformers'
-`generate` are our `beam_search` in float32 and, as far as CTranslate2 is installed, its engine in float32 and int8 on the folder
-that `transduct.convert.to_ctranslate2` writes. The float32 ids of all must be equal before anything is timed.
+`generate` are our `beam_search` in float32 and with torch's dynamic int8 matrices and, as far as CTranslate2 is installed, its
+engine in float32 and int8 on the folder that `transduct.convert.to_ctranslate2` writes. The float32 ids of transformers and ours
+must be equal before anything is timed; `to_ctranslate2` compares its own.
 
     python benchmarks/decode.py                        # batches of 8 and 64, sources of 32 and 512 tokens, 1 and 4 beams
     python benchmarks/decode.py --batches 8 --rounds 5
@@ -10,10 +11,12 @@ that `transduct.convert.to_ctranslate2` writes. The float32 ids of all must be e
 """
 
 import argparse
+import copy
 import gc
 import importlib.util
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +29,7 @@ import torch
 from shapes import SHAPES, pair
 
 from transduct.decoding import beam_search
+from transduct.layers import Linear
 
 NEW_TOKENS, SOURCE_LENGTHS, BEAMS = 32, (32, 512), (1, 4)
 Side = Callable[[], Any]
@@ -47,14 +51,26 @@ def engines(model: Any, folder: Path) -> dict[str, Any]:
     return found
 
 
+def with_int8(model: Any) -> Any:
+    """A copy whose matrices are torch's dynamic int8 ones, which know only torch's own class of linear layers."""
+    copied = copy.deepcopy(model)
+    for module in copied.modules():
+        if type(module) is Linear:
+            module.__class__ = torch.nn.Linear
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(copied, {torch.nn.Linear}, dtype=torch.qint8)
+
+
 def sides(models: Any, translators: dict[str, Any], ids: torch.Tensor, beams: int, new_tokens: int) -> dict[str, Side]:
     """What is timed, by the name of its column; transformers first."""
-    theirs, ours = models
+    theirs, ours, int8 = models
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     limits = {"num_beams": beams, "do_sample": False, "min_new_tokens": new_tokens, "max_new_tokens": new_tokens}
     found: dict[str, Side] = {
         "transformers": lambda: theirs.generate(**inputs, **limits),
         "transduct": lambda: ours.generate(**inputs, **limits, custom_generate=beam_search),
+        "transduct int8": lambda: int8.generate(**inputs, **limits, custom_generate=beam_search),
     }
     sources = [[str(token) for token in row] for row in ids.tolist()]
     for name, translator in translators.items():
@@ -92,6 +108,7 @@ def row(name: str, measured: dict[str, list[float]]) -> list[str]:
 def compare(shape: str, options: argparse.Namespace) -> None:
     """The table of one shape."""
     models = [model.eval() for model in pair(shape, tiny=options.quick)]
+    models.append(with_int8(models[1]))
     with TemporaryDirectory() as folder:
         translators = engines(models[1], Path(folder)) if not options.without_engines else {}
         rows, columns = [], []

@@ -459,7 +459,7 @@ def test_it_learns_to_name_what_comes_in():
         features = patterns[names] + 0.1 * torch.randn(rows, 5, SIZE, generator=generator)
         return features, torch.cat([names + 3, torch.full((rows, 1), END)], dim=1)
 
-    for _ in range(150):
+    for _ in range(250):
         features, labels = batch(32)
         optimizer.zero_grad()
         model(input_features=features, labels=labels).loss.backward()

@@ -65,8 +65,3 @@ def test_adapters_on_the_head_and_the_embeddings_are_trained():
     without_logits.backward()
     assert model.lm_head.correct.weight.grad.abs().max() > 0
     assert model.model.encoder.embed_tokens.correct.weight.grad.abs().max() > 0
-
-
-def test_features_are_refused_instead_of_read_as_tokens():
-    with pytest.raises(ValueError, match="encoder_input='features' is not implemented"):
-        TransductForConditionalGeneration(tiny(encoder_input="features", feature_size=8))

@@ -277,13 +277,16 @@ def test_alignments_guide_a_run(tmp_path):
 
 
 def test_a_run_of_before_these_options_goes_on(tmp_path):
-    """Its `recipe.yaml` names only the options that there were then."""
+    """Its `recipe.yaml` names the options that there were then, and those that were left out with their defaults."""
     import yaml
 
     start(tmp_path, raw_recipe(tmp_path))
     note = tmp_path / "out" / "recipe.yaml"
     before = yaml.safe_load(note.read_text())
-    del before["objective"], before["data"]["subwords"], before["data"]["temperature"], before["data"]["train"]["tag"]
+    recipe = build_recipe(raw_recipe(tmp_path))
+    for section, name in (("data", "bad_rows"), ("data", "max_source_tokens"), ("evaluation", "batch_size")):
+        assert name not in before[section]
+        before[section][name] = getattr(getattr(recipe, section), name)
     note.write_text(yaml.safe_dump(before))
     raw = raw_recipe(tmp_path)
     raw["training"]["max_steps"] = 8

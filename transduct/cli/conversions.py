@@ -1,6 +1,6 @@
-"""What `transduct import` and `transduct export` share: their data types, and what they print."""
+"""What `transduct import` and `transduct export` share: options, data types, and what they print."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from transduct.convert.folders import Converted
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+Output = Annotated[str, typer.Argument(help="Folder to write; it must not hold anything yet.")]
+Dtype = Annotated[str | None, typer.Option(help="Round weights to float32, float16 or bfloat16; kept as they are without it.")]
+ShardSize = Annotated[str, typer.Option(help="Bytes of one file of weights at most, such as 500MB.")]
+Verify = Annotated[bool, typer.Option(help="Run both models on random inputs and compare them; needs the memory of both.")]
+VerifyMemory = Annotated[
+    str | None,
+    typer.Option(help="For the weights of each model while both are compared, such as 4GB; the rest stays on disk, slowly."),
+]
 
 
 def dtype_of(name: str | None) -> "torch.dtype | None":

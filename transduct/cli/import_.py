@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from transduct.cli.conversions import Dtype, Output, ShardSize, Verify, VerifyMemory, dtype_of, report
+
 
 def import_(
     source: Annotated[
@@ -12,13 +14,11 @@ def import_(
             help="A folder of transformers, an id of the Hub such as google-t5/t5-small, or a fairseq or Marian file."
         ),
     ],
-    output: Annotated[str, typer.Argument(help="Folder to write; it must not hold anything yet.")],
+    output: Output,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the Hub's repository.")] = None,
     token: Annotated[str | None, typer.Option(help="Of the Hub, for what is not public.", show_default=False)] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Round weights to float32, float16 or bfloat16; kept as they are without it.")
-    ] = None,
-    shard_size: Annotated[str, typer.Option(help="Bytes of one file of weights at most, such as 500MB.")] = "5GB",
+    dtype: Dtype = None,
+    shard_size: ShardSize = "5GB",
     their_class: Annotated[
         str | None, typer.Option("--class", help="The class in transformers, where config.json does not say it.")
     ] = None,
@@ -28,20 +28,14 @@ def import_(
     ] = None,
     head: Annotated[str | None, typer.Option(help="Of a fairseq file: the classification head to import.")] = None,
     tokenizer: Annotated[bool, typer.Option(help="Of a fairseq or Marian file: make a tokenizer of its vocabularies.")] = True,
-    verify: Annotated[
-        bool, typer.Option(help="Run both models on random inputs and compare them; needs the memory of both.")
-    ] = True,
-    verify_memory: Annotated[
-        str | None,
-        typer.Option(help="For the weights of each model while both are compared, such as 4GB; the rest stays on disk, slowly."),
-    ] = None,
+    verify: Verify = True,
+    verify_memory: VerifyMemory = None,
 ) -> None:
     """Write a checkpoint of another family as ours.
 
     With its tokenizer, generation config, licence and a record of where it came from, import.json. Nothing that its files hold is
     executed.
     """
-    from transduct.cli.conversions import dtype_of, report
     from transduct.convert.folders import import_folder
 
     chosen = {"vocabularies": vocabulary or None, "classification_head": head, "tokenizer": None if tokenizer else False}

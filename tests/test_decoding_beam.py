@@ -370,3 +370,58 @@ def test_an_end_criterion_is_the_end_token():
     want = model.generate(**inputs_of(model), **options)
     more = StoppingCriteriaList([EosTokenCriteria(model.config.eos_token_id)])
     assert torch.equal(model.generate(**inputs_of(model), **options, stopping_criteria=more), want)
+
+
+# ---- an observer --------------------------------------------------------------------------------------------------
+def hypotheses_of(steps, source: int) -> tuple[dict[tuple[int, ...], float], list[tuple[int, ...]]]:
+    """What steps say that a source's search found, tokens -> log-probability, and the beams that it had in the end."""
+    beams: list[tuple[int, ...]] = [()]
+    found = {}
+    for step in steps:
+        if source not in step.sources.tolist():
+            break
+        row = step.sources.tolist().index(source)
+        scores, origins, tokens, ended = (part[row].tolist() for part in (step.scores, step.origins, step.tokens, step.ended))
+        candidates = [
+            ((*beams[origin], token), score) if score > float("-inf") else None
+            for score, origin, token in zip(scores, origins, tokens, strict=True)
+        ]
+        found |= {each[0]: each[1] for each, end in zip(candidates, ended, strict=True) if end}
+        beams = [candidates[place][0] for place in step.kept[row].tolist() if candidates[place] is not None]
+    return found, beams
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_an_observer_sees_how_each_hypothesis_came_about(beams):
+    """Followed back through the steps it is shown, every hypothesis has the tokens and the sum of the result."""
+    model = tiny_model(9, seed=3)
+    ids, mask = pad_rows([words(1, length, seed=length, high=9)[0] for length in (5, 2, 4, 3)])
+    options = dict(attention_mask=mask, num_beams=beams, num_return_sequences=beams, max_new_tokens=7, length_penalty=0.5)
+    options |= dict(custom_generate=beam_search, return_dict_in_generate=True, max_length_by_source=(1, 1))
+    steps = []
+    seen, alone = model.generate(ids, observer=steps.append, **options), model.generate(ids, **options)
+    assert torch.equal(seen.sequences, alone.sequences)
+    assert len({len(step.sources) for step in steps}) > 1  # sources leave
+    rows = zip(seen.sequences[:, 1:].tolist(), seen.lengths.tolist(), seen.log_probs.tolist(), strict=True)
+    for number, (row, length, log_prob) in enumerate(rows):
+        found, _ = hypotheses_of(steps, number // beams)
+        assert found[tuple(row[:length])] == pytest.approx(log_prob)
+
+
+def test_an_observer_sees_the_beams_that_go_on():
+    """The beams after k steps are those of a search that may have k tokens more, and nothing ends among them."""
+    model = tiny_model(9, seed=3)
+    steps = []
+    model.generate(words(1, 5, high=9), num_beams=3, max_new_tokens=7, custom_generate=beam_search, observer=steps.append)
+    for count in range(1, len(steps)):
+        _, beams = hypotheses_of(steps[:count], 0)
+        assert all(len(beam) == count and END not in beam for beam in beams)
+        assert len(set(beams)) == 3
+
+
+@pytest.mark.parametrize("options", [{"phrases": [[[5]]]}, {"beam_groups": 2}], ids=str)
+def test_an_observer_is_for_plain_searches(options):
+    with pytest.raises(ValueError, match="observer is shown plain beam search alone"):
+        tiny_model(9, seed=3).generate(
+            words(1, 5, high=9), num_beams=4, max_new_tokens=7, custom_generate=beam_search, observer=print, **options
+        )

@@ -14,6 +14,7 @@ Exact stopping takes it that no processor adds to a log-probability, as a positi
 Shapes: `B` sources still searched, `N` beams, `K` candidates a source, `T` tokens so far, `V` vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,6 +47,28 @@ class Hypotheses:
 
 
 @dataclass(frozen=True)
+class SearchStep:
+    """One step, as an observer is shown it.
+
+    Args:
+        sources: (B), the numbers of the sources still searched.
+        scores: (B, K), log-probabilities of the candidates, in falling order; minus infinity: there is none.
+        origins, tokens: (B, K), the beam of the step before that each continues, and by what.
+        ended: (B, K), those that are hypotheses now; kept: (B, N), those that are the beams now, by their place among the K.
+    """
+
+    sources: torch.Tensor
+    scores: torch.Tensor
+    origins: torch.Tensor
+    tokens: torch.Tensor
+    ended: torch.Tensor
+    kept: torch.Tensor
+
+
+Observer = Callable[[SearchStep], None]
+
+
+@dataclass(frozen=True)
 class BeamOptions:
     """What steers a search.
 
@@ -54,6 +77,7 @@ class BeamOptions:
         scoring: how lengths are compared; stopping: when a source is done.
         end: token ids (E) that end a hypothesis; pad: fills up shorter ones.
         most: (sources), tokens that may be generated; least: (sources), tokens before which none may end.
+        observer: is shown each step of a plain search.
     """
 
     beams: int
@@ -64,6 +88,7 @@ class BeamOptions:
     pad: int
     most: torch.Tensor
     least: torch.Tensor | None = None
+    observer: Observer | None = None
 
 
 class BeamSearch:
@@ -110,6 +135,9 @@ class BeamSearch:
         best = self.options.beams  # those that end are considered if they are among the N best candidates
         self.collect(scores[:, :best], origins[:, :best], tokens[:, :best], done[:, :best])
         self.scores, chosen = scores.masked_fill(done, NEVER).topk(best)  # (B, N)
+        if self.options.observer is not None:
+            ended = done & (scores > NEVER) & (torch.arange(scores.shape[1], device=done.device) < best)
+            self.options.observer(SearchStep(self.alive, scores, origins, tokens, ended, chosen))
         self.advance(origins.gather(1, chosen), tokens.gather(1, chosen))
         self.leave()
 

@@ -9,7 +9,7 @@ import torch
 from transformers import EosTokenCriteria, GenerationConfig, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 
-from transduct.decoding.beam import NEVER, BeamOptions, BeamSearch, Hypotheses, Stopping
+from transduct.decoding.beam import NEVER, BeamOptions, BeamSearch, Hypotheses, Observer, Stopping
 from transduct.decoding.constraints import ConstrainedBeamSearch, Phrase, Phrases
 from transduct.decoding.coverage import Coverage
 from transduct.decoding.cross_attention import attention_weights
@@ -82,6 +82,7 @@ def beam_search(
     diversity_penalty: float = 0.0,
     ensemble: Sequence[Any] = (),
     ensemble_mean: Mean = "probability",
+    observer: Observer | None = None,
     inputs_tensor: torch.Tensor | None = None,
     synced_gpus: bool = False,
     **model_kwargs: Any,
@@ -95,6 +96,7 @@ def beam_search(
         phrases, ordered_phrases: what the targets of each source must contain, see `constraints.py`.
         beam_groups, diversity_penalty: see `diverse.py`.
         ensemble, ensemble_mean: further models, see `ensemble.py`. inputs_tensor: the source, which `generate` passes itself.
+        observer: is called with a `SearchStep` after each step; of searches without phrases and groups alone.
 
     Returns:
         What `generate` returns: ids (sources * num_return_sequences, longest), or an output with `sequences_scores` and more.
@@ -127,6 +129,7 @@ def beam_search(
         pad=padding(generation_config) if beams == 1 else beam_padding(generation_config),
         most=most,
         least=least,
+        observer=observer,
     )
     with torch.no_grad(), attention_weights(model) if coverage_penalty else nullcontext():
         found = _search(rows, logits_processor, own, options, phrases, ordered_phrases, beam_groups, diversity_penalty)
@@ -159,6 +162,8 @@ def _search(
     own = RowProcessors(processors, rows.sources, options.beams)
     if rows.coverage is not None and groups > 1:
         raise ValueError(f"coverage_penalty and beam_groups={groups} exclude each other")
+    if options.observer is not None and (phrases is not None or groups > 1):
+        raise ValueError("observer is shown plain beam search alone: leave out phrases and beam_groups")
     if phrases is not None:
         if groups > 1:
             raise ValueError(f"phrases and beam_groups={groups} exclude each other")

@@ -86,7 +86,7 @@ class Scorer:
         numbers = range(1, len(pairs) + 1) if numbers is None else numbers
         results = [ScoredTarget(0.0, 0.0, (), ())] * len(pairs)
         full = [number for number, (source, target) in enumerate(pairs) if source.strip() or not _is_blank(target)]
-        sources, targets = self._encode([pairs[number] for number in full], [numbers[number] for number in full])
+        sources, targets = self.encode([pairs[number] for number in full], [numbers[number] for number in full])
         was_training = self.model.training
         self.model.eval()
         try:
@@ -99,7 +99,8 @@ class Scorer:
             self.model.train(was_training)
         return results
 
-    def _encode(self, pairs: Sequence[tuple[str, Target]], numbers: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+    def encode(self, pairs: Sequence[tuple[str, Target]], numbers: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+        """The ids of sources and of targets; errors as of a call."""
         for (source, target), number in zip(pairs, numbers, strict=True):
             check_text(source, number)
             if isinstance(target, str):

@@ -1,0 +1,42 @@
+"""Clients of the stand-in for the Hub, `hub_server.py`: another process, or this one."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
+
+
+def client_environment(url: str, home: Path, token: str | None = None) -> dict[str, str]:
+    """The environment of a process whose client talks to `url`, with caches of its own, and knows no token but this."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))}
+    own = {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return kept | own | ({} if token is None else {"HF_TOKEN": token}) | {"OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def client_in_this_process(url: str, home: Path, patch: Any, token: str | None = None) -> Iterator[None]:
+    """What `client_environment` does, for a process whose `huggingface_hub` has read its environment already.
+
+    Args:
+        patch: pytest's `monkeypatch`.
+    """
+    values = {
+        "ENDPOINT": url, "HUGGINGFACE_CO_URL_TEMPLATE": url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True, "HF_HUB_DISABLE_TELEMETRY": True,
+        "HF_HUB_CACHE": str(home / "hub"), "HF_TOKEN_PATH": str(home / "token"),
+    }  # fmt: skip
+    with patch.context() as inner:
+        for name, value in values.items():
+            inner.setattr(constants, name, value)
+        if token is None:
+            inner.delenv("HF_TOKEN", raising=False)
+        else:
+            inner.setenv("HF_TOKEN", token)
+        try:
+            yield
+        finally:
+            close_session()

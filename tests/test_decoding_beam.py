@@ -1,6 +1,8 @@
 """Beam search: what transformers' search gives, what a naive search and brute force give, and less work than theirs."""
 
+import copy
 from collections.abc import Callable
+from contextlib import contextmanager
 from functools import cache
 from itertools import product
 
@@ -12,6 +14,7 @@ from configs import END, SCHEMES, START, build, name, pad_rows, tiny, words
 from published import FAMILIES, pair
 from transduct import TransductForCausalLM, TransductForConditionalGeneration
 from transduct.decoding import beam_search
+from transduct.decoding.beam import BeamSearch
 from transduct.decoding.normalization import Scoring
 from transduct.decoding.search import STOPPING
 
@@ -104,6 +107,39 @@ def test_any_positions_and_padding(choice):
         ids, mask = pad_rows([words(1, length, seed=length)[0] for length in (7, 3, 5)], side)
         assert_same(*both(model, input_ids=ids, attention_mask=mask, max_new_tokens=9, num_beams=3))
         assert_same(*both(model, input_ids=ids, attention_mask=mask, num_beams=2))  # each row's own default length
+
+
+@pytest.mark.parametrize("beams", [1, 2, 4])
+@pytest.mark.parametrize("family", ["transduct", "bart"])
+def test_equal_scores_come_as_in_transformers(family, beams):
+    """In bfloat16 many a token is exactly as good as another."""
+    if family == "bart":
+        model = copy.deepcopy(models("bart")[0]).to(torch.bfloat16)
+    else:
+        model = build(TransductForConditionalGeneration, tiny(vocab_size=300), dtype=torch.bfloat16)
+    seen = []
+    high = model.config.vocab_size
+    options = dict(input_ids=words(32, 7, low=3, high=high), num_beams=beams, num_return_sequences=beams, max_new_tokens=10)
+    with spied(BeamSearch, "best_of", seen):
+        for more in ({}, {"no_repeat_ngram_size": 2}):
+            want, got = both(model, **options, **more)
+            assert torch.equal(want.sequences, got.sequences)
+    equal = sum(int((scores[:, 1:] == scores[:, :-1]).any(1).sum()) for scores, _, _ in seen)
+    assert beams == 1 or equal > 20  # it was put to the test
+
+
+@contextmanager
+def spied(owner: type, name: str, seen: list):
+    """Inside, what a method returns is noted."""
+    method = getattr(owner, name)
+
+    def noting(*args, **kwargs):
+        seen.append(method(*args, **kwargs))
+        return seen[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, noting)
+        yield
 
 
 def test_features_as_the_source():

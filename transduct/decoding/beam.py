@@ -6,8 +6,9 @@ there: four length normalisations, a word reward, exact stopping, and limits of 
 
     model.generate(**inputs, num_beams=4, custom_generate=transduct.decoding.beam_search, length_normalization="gnmt")
 
-Hypotheses of equal scores come in the order in which `torch.topk` returns them, which torch leaves open: where a model or a
-processor makes tokens exactly equal, the ids may differ from transformers' search, between devices and between batches.
+Where scores are exactly equal, as is common in bfloat16, `torch.topk` decides, and torch leaves the order of equals open. The
+candidates of such a source are chosen over again as transformers' search does it, out of the whole vocabulary of all beams at
+once, so that its ids are the same there, too.
 
 Exact stopping takes it that no processor adds to a log-probability, as a positive bias of a sequence does.
 
@@ -161,12 +162,24 @@ class BeamSearch:
     def best_of(self, values: torch.Tensor, total: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """As `candidates`, of log-probabilities (B*N, V), or of logits whose log-sum (B*N, 1) is taken from the best alone."""
         count, beams = self.scores.shape
+        if beams == 1 and self.options.stopping == "first":  # greedy: nobody asks for the next best token
+            best, tokens = values.max(-1, keepdim=True)  # (B, 1), of equals the first
+            return (best if total is None else best - total) + self.scores, torch.zeros_like(tokens), tokens
         keep = max(2, 1 + len(self.options.end)) * beams
-        best, tokens = values.topk(min(keep, values.shape[-1]))  # (B*N, K)
+        best, tokens = values.topk(min(keep + 1, values.shape[-1]))  # (B*N, K + 1), one more to see whether it is as good
         best = best if total is None else best - total
-        totals = (best.view(count, beams, -1) + self.scores[:, :, None]).flatten(1)  # (B, N*K)
-        scores, chosen = totals.topk(min(keep, totals.shape[1]))  # (B, K)
-        return scores, chosen // best.shape[1], tokens.view(count, -1).gather(1, chosen)
+        totals = (best.view(count, beams, -1) + self.scores[:, :, None]).flatten(1)  # (B, N*(K + 1))
+        scores, chosen = totals.topk(min(keep + 1, totals.shape[1]))  # (B, K + 1)
+        equal = ((scores[:, 1:] == scores[:, :-1]) & (scores[:, 1:] > NEVER)).any(1)  # (B)
+        origins, tokens = chosen // best.shape[1], tokens.view(count, -1).gather(1, chosen)
+        scores, origins, tokens = (each[:, :keep] for each in (scores, origins, tokens))
+        if equal.any():
+            rows = equal.repeat_interleave(beams)  # (B*N)
+            every = values[rows] if total is None else values[rows].log_softmax(-1)  # (b*N, V)
+            every = (every.view(-1, beams, every.shape[-1]) + self.scores[equal][:, :, None]).flatten(1)  # (b, N*V)
+            scores[equal], chosen = every.topk(scores.shape[1])  # (b, K)
+            origins[equal], tokens[equal] = chosen // values.shape[-1], chosen % values.shape[-1]
+        return scores, origins, tokens
 
     def forbid_ends(self, values: torch.Tensor) -> torch.Tensor:
         """The scores (B*N, V) of the next token, without those of ends where a source's least length is not reached."""

@@ -5,6 +5,7 @@
 - `bash`: each line is a command. What all print is compared with the `text` block that comes next.
 - `console`: each `$ command` is followed by what it prints; without a line of output it is not compared.
 - `yaml`, `toml`, `json`, `diff` and blocks without a language are not run. Another language is an error.
+- A block of any of these with `title="NAME"` behind its language is the file NAME, which later blocks find; it is not run itself.
 
 `...` stands for any text, as in doctest: for times, speeds and folders. Only standard output is compared. All blocks of a
 document run one after the other in one folder, in which the repository's files are links, so that a block may use what an
@@ -39,6 +40,12 @@ class Block:
     text: str
     output: str | None = None
     """The `text` block that follows it."""
+
+    @property
+    def file(self) -> str | None:
+        """The name of the file that the block is, if it is one."""
+        titles = [word.removeprefix("title=").strip('"') for word in self.words if word.startswith("title=")]
+        return titles[0] if titles else None
 
 
 def blocks(document: str) -> list[Block]:
@@ -125,6 +132,9 @@ class Runner:
         found: list[str] = []
         python: list[str] = []
         for block in blocks(document):
+            if block.file is not None:
+                (self.folder / block.file).write_text(block.text)
+                continue
             if block.language == "python":
                 problems = self._python(block, python)
                 python.append(block.text)

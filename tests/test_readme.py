@@ -73,6 +73,10 @@ RIGHT = {
     "a command over two lines": fence("console", "$ echo one \\\n  two\none two"),
     "bash": fence("bash", "# a comment\necho one\necho two  # more") + fence("text", "one\ntwo"),
     "files of earlier blocks": fence("bash", "echo 7 > new.txt") + fence("python", "print(open('new.txt').read().strip())  # 7"),
+    "files that a reader makes": fence('python title="new.py"', "print(7)")
+    + fence('yaml title="new.yaml"', "a: 1")
+    + fence("bash", "python new.py\ncat new.yaml")
+    + fence("text", "7\na: 1"),
     "other languages": fence("yaml", "a: [") + fence("", "tree"),
     "an indented block": "- item\n\n  ```python\n  if True:\n      print(3)  # 3\n  ```\n",
 }

@@ -10,6 +10,7 @@ References: Vaswani et al. 2017 (arXiv 1706.03762), T5 (arXiv 1910.10683), BART 
 """
 
 import copy
+from collections.abc import Iterable
 from dataclasses import fields
 from math import inf
 from typing import Any, Literal
@@ -243,7 +244,7 @@ class TransductConfig(PreTrainedConfig):
         kind = config_dict.get("model_type", cls.model_type)
         rule = f"is another type of model than {cls.model_type!r}; load it with the Auto classes, or with those of its own"
         _require(kind == cls.model_type, "model_type", kind, rule)
-        newer = sorted(set(config_dict) - {f.name for f in fields(cls)} - _INHERITED_KEYS)
+        newer = cls.unknown_keys(config_dict)
         if newer:
             logger.warning(
                 f"This config has keys that this version of transduct does not know: {newer}. They are ignored; "
@@ -252,6 +253,22 @@ class TransductConfig(PreTrainedConfig):
         result = super().from_dict({k: v for k, v in config_dict.items() if k not in newer}, **kwargs)
         (result[0] if isinstance(result, tuple) else result).validate_architecture()  # overrides were set after the file's values
         return result
+
+    @classmethod
+    def unknown_keys(cls, values: Iterable[str]) -> list[str]:
+        """Those of a config file's keys that this version does not know."""
+        return sorted(set(values) - {f.name for f in fields(cls)} - _INHERITED_KEYS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `PreTrainedConfig.to_dict`, but without a `num_key_value_heads` of None: peft counts with what it finds there."""
+        values = super().to_dict()
+        if values.get("num_key_value_heads") is None:
+            values.pop("num_key_value_heads", None)
+        return values
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What a file holds: all that makes the model."""
+        return {**super().to_diff_dict(), "num_key_value_heads": self.num_key_value_heads}
 
     def validate_architecture(self):
         """Rules that span fields. Each error names the field, its value and the rule."""

@@ -33,7 +33,7 @@ class TransductPreTrainedModel(PreTrainedModel):
     new_head: str | None = None  # prefix of weights that a checkpoint of another class may lack: a head yet to be trained
     _keys_to_ignore_on_load_unexpected: list[str] | set[str] | None = None
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]
-    _skip_keys_device_placement = ["cache"]
+    _skip_keys_device_placement = ["cache", "past_key_values"]
     _supports_sdpa = True
     _supports_flash_attn = True  # where positions add no bias to the scores; see `Stack.takes_runs`
     _supports_flex_attn = True
@@ -172,10 +172,15 @@ class TransductPreTrainedModel(PreTrainedModel):
         return inputs | {"decoder_input_ids": ids} if self.config.is_encoder_decoder else inputs
 
 
-def ship_code(folder: Path) -> None:
-    """Copy `modeling.py` and all that it imports from beside it."""
+def code_files() -> list[str]:
+    """`modeling.py` and all that it imports from beside it."""
     modeling = Path(__file__).with_name("modeling.py")
-    for file in [str(modeling), *get_relative_import_files(modeling)]:
+    return [str(modeling), *get_relative_import_files(modeling)]
+
+
+def ship_code(folder: Path) -> None:
+    """Copy the modules that a checkpoint needs where the package is absent."""
+    for file in code_files():
         shutil.copyfile(file, folder / Path(file).name)
 
 

@@ -18,6 +18,7 @@ import typer
 
 from transduct.cli.average import average
 from transduct.cli.describe import describe
+from transduct.cli.doctor import doctor
 from transduct.cli.evaluate import evaluate
 from transduct.cli.export import export
 from transduct.cli.import_ import import_
@@ -45,6 +46,7 @@ app.command()(evaluate)
 app.command()(average)
 app.command(name="import")(import_)
 app.command()(export)
+app.command()(doctor)
 
 
 @app.callback(invoke_without_command=True)

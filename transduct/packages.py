@@ -2,7 +2,10 @@
 
 from importlib.util import find_spec
 
-EXTRAS = {"ctranslate2": "ctranslate2", "onnx": "onnx", "onnxruntime": "onnx", "onnxscript": "onnx"}
+EXTRAS = {
+    "ctranslate2": "ctranslate2", "gradio": "page", "matplotlib": "plot", "onnx": "onnx", "onnxruntime": "onnx",
+    "onnxscript": "onnx",
+}  # fmt: skip
 """The extra of this package that installs each."""
 
 

@@ -148,7 +148,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: bool = T
     return f'<div class="wide"><table><thead><tr>{cells("th", head)}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _points(history: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+def logged_points(history: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
     """(step, value) of all entries with the key; a step that was logged twice, after a resume, counts as it was last."""
     found = {row["step"]: float(row[key]) for row in history if isinstance(row.get(key), (int, float)) and "step" in row}
     return sorted(found.items())
@@ -157,7 +157,7 @@ def _points(history: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float,
 def _summary(history: Sequence[Mapping[str, Any]]) -> str:
     steps = max((row.get("step", 0) for row in history), default=0)
     epochs = max((row.get("epoch") or 0 for row in history), default=0)
-    losses = _points(history, "loss")
+    losses = logged_points(history, "loss")
     loss = f", last training loss {number(losses[-1][1])}" if losses else ""
     return f'<p class="soft">{steps:,} steps, {epochs:,.2f} epochs{loss}</p>'
 
@@ -184,10 +184,10 @@ def _samples(samples: Sequence[Sample]) -> str:
 
 
 def _curves(history: Sequence[Mapping[str, Any]]) -> str:
-    losses = {"training": _points(history, "loss"), "validation": _points(history, "eval_loss")}
+    losses = {"training": logged_points(history, "loss"), "validation": logged_points(history, "eval_loss")}
     charts = [("Loss", {name: points for name, points in losses.items() if points})]
     for key, name in (("learning_rate", "Learning rate"), ("grad_norm", "Norm of the gradient"), *_further(history)):
-        if points := _points(history, key):
+        if points := logged_points(history, key):
             charts.append((name, {name: points}))
     return "".join(f"<h3>{escape(name)}</h3>{line_chart(series, f'{name} by step')}" for name, series in charts)
 
@@ -196,14 +196,14 @@ def _further(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Other numbers that were logged while training, such as tokens a second."""
     known = {"loss", "learning_rate", "grad_norm", "step", "epoch"}
     keys = {key: None for row in history if "loss" in row for key in row if key not in known}
-    return [(key, key.replace("_", " ")) for key in keys if len(_points(history, key)) > 1]
+    return [(key, key.replace("_", " ")) for key in keys if len(logged_points(history, key)) > 1]
 
 
 def _validation(history: Sequence[Mapping[str, Any]]) -> str:
     keys = without_timings({key: None for row in history for key in row if key.startswith("eval_")})
     if not keys:
         return ""
-    columns = {key: dict(_points(history, key)) for key in keys}
+    columns = {key: dict(logged_points(history, key)) for key in keys}
     steps = sorted({step for points in columns.values() for step in points})
     names = [key.removeprefix("eval_").replace("_", " ") for key in keys]
     charts = "".join(

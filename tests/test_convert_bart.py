@@ -1,5 +1,6 @@
 """BART, mBART, PLBart, BlenderBot and BlenderBot small."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -49,17 +50,11 @@ def zero_bias(model: PreTrainedModel) -> None:
     model.final_logits_bias.zero_()
 
 
-def copy_shared(model: PreTrainedModel) -> None:
-    """The matrix that nothing reads where the class ties nothing is written as the source's."""
+def equal_sides(model: PreTrainedModel) -> None:
+    """Equal for now, as transformers 5 loads what transformers 4 tied, but trained apart."""
     base = model.base_model
-    base.shared.weight.copy_(base.encoder.embed_tokens.weight)
-
-
-def tie_sides(model: PreTrainedModel) -> None:
-    """As transformers 4 had it: all but the output projection."""
-    copy_shared(model)
-    base = model.base_model
-    base.decoder.embed_tokens.weight.copy_(base.encoder.embed_tokens.weight)
+    for module in (base.shared, base.decoder.embed_tokens):
+        module.weight.copy_(base.encoder.embed_tokens.weight)
 
 
 BART = (BartForConditionalGeneration, BartConfig)
@@ -68,9 +63,10 @@ GENERATE = [
     case("bart", *BART),
     case("bart-unequal", *BART, zero_bias, **UNEQUAL),
     case("bart-scaled", *BART, scale_embedding=True, activation_function="swish"),
-    case("bart-untied", *BART, copy_shared, **UNTIED),
+    case("bart-untied", *BART, **UNTIED),
+    case("bart-untied-equal", *BART, equal_sides, **UNTIED),
     case("mbart", MBartForConditionalGeneration, MBartConfig, scale_embedding=True, decoder_start_token_id=38, **UNEQUAL),
-    case("mbart-untied", MBartForConditionalGeneration, MBartConfig, copy_shared, decoder_start_token_id=2, **UNTIED),
+    case("mbart-untied", MBartForConditionalGeneration, MBartConfig, decoder_start_token_id=2, **UNTIED),
     case("plbart", PLBartForConditionalGeneration, PLBartConfig, decoder_start_token_id=38),
     case("blenderbot", BlenderbotForConditionalGeneration, BlenderbotConfig, encoder_layers=1, decoder_layers=3),
     case("blenderbot-scaled", BlenderbotForConditionalGeneration, BlenderbotConfig, scale_embedding=True),
@@ -79,7 +75,7 @@ GENERATE = [
 ]
 OTHERS = [
     case("bart-model", BartModel, BartConfig, **UNEQUAL),
-    case("bart-model-untied", BartModel, BartConfig, copy_shared, **UNTIED),
+    case("bart-model-untied", BartModel, BartConfig, **UNTIED),
     case("mbart-model", MBartModel, MBartConfig, decoder_start_token_id=2),
     case("blenderbot-model", BlenderbotModel, BlenderbotConfig),
     case("bart-labels", BartForSequenceClassification, BartConfig, num_labels=4),
@@ -163,26 +159,38 @@ def test_two_values_of_a_tied_matrix(other):
 
 
 def test_an_output_projection_of_its_own_as_transformers_4_wrote_it():
-    theirs = build(case("own-output", *BART, tie_sides, **UNTIED))
-    ours = from_transformers(theirs)
-    state = {name: tensor for name, tensor in theirs.state_dict().items() if name not in EMBEDDINGS[1:3]}
-    config, tensors = imported(theirs, state)
-    assert config.tie_embeddings == ours.config.tie_embeddings == "source_target"
-    assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in tensors.items())
-    want, got = theirs.state_dict(), to_transformers(ours).state_dict()
-    assert all(torch.equal(got[name], tensor) for name, tensor in want.items())
+    theirs = build(case("own-output", *BART, equal_sides, **UNTIED))
+    apart = theirs.state_dict()
+    state = {name: tensor for name, tensor in apart.items() if name not in EMBEDDINGS[1:3]}
+    for held, values in ((state, {}), (apart, {"transformers_version": "4.20.1"}), (apart, {"transformers_version": None})):
+        config, tensors = imported(theirs, held, **values)
+        assert config.tie_embeddings == "source_target"
+        plan = export_plan(config, "TransductForConditionalGeneration", None, "back")[0]
+        back = dict(plan.to_theirs(tensors))
+        assert back.keys() == apart.keys()
+        assert all(torch.equal(back[name], tensor) for name, tensor in apart.items())
+    assert imported(theirs, apart)[0].tie_embeddings == "none"
     del state["lm_head.weight"]
     with pytest.raises(ValueError, match=r"lm_head\.weight"):
         imported(theirs, state)
 
 
-def test_a_shared_matrix_that_nothing_reads():
+def test_a_shared_matrix_that_nothing_reads_comes_back_through_copies_and_types():
     theirs = build(case("untied", *BART, **UNTIED))
-    ours = from_transformers(theirs)
-    assert ours.config.tie_embeddings == "none"
-    want, got = theirs.state_dict(), to_transformers(ours).state_dict()
-    assert [name for name in want if not torch.equal(got[name], want[name])] == ["model.shared.weight"]
-    assert torch.equal(got["model.shared.weight"], want["model.encoder.embed_tokens.weight"])
+    ours = copy.deepcopy(from_transformers(theirs))
+    assert "model.shared.weight" not in ours.state_dict()
+    back = to_transformers(ours).model.shared.weight
+    assert torch.equal(back, theirs.model.shared.weight)
+    back.data.add_(1)  # a copy again
+    assert torch.equal(to_transformers(ours.to(torch.bfloat16)).model.shared.weight, theirs.model.shared.weight.bfloat16())
+
+
+def test_a_shared_matrix_that_is_out_of_date_is_a_copy_of_the_source():
+    ours = from_transformers(build(case("untied", *BART, **UNTIED)))
+    ours.resize_token_embeddings(44)
+    back = to_transformers(ours)
+    assert back.model.shared.weight.shape == (44, 16)
+    assert torch.equal(back.model.shared.weight, ours.model.encoder.embed_tokens.weight)
 
 
 # ---- options of older files -----------------------------------------------------------------------------------------------

@@ -211,7 +211,11 @@ def as_loaded(folder: Path) -> dict:
     return {key: value for key, value in values.items() if key not in ("_name_or_path", "transformers_version")}
 
 
-@pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda case: f"{case.config.model_type}-{case.model_class.__name__}")
+UNTIED = [case for case in ALL_CASES if case.name in ("bart-untied", "untied") and case not in test_convert_whisper.CASES]
+"""Of BART's kin, with a matrix that nothing reads."""
+
+
+@pytest.mark.parametrize("case", ONE_OF_EACH + UNTIED, ids=lambda case: f"{case.name}-{case.model_class.__name__}")
 def test_there_and_back_on_disk(case, tmp_path):
     build(case).save_pretrained(tmp_path / "original", max_shard_size="15KB")
     import_folder(tmp_path / "original", tmp_path / "ours", shard_size="9KB", verify=False)
@@ -225,6 +229,19 @@ def test_there_and_back_on_disk(case, tmp_path):
     loaded, info = case.model_class.from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert_equal(loaded.state_dict(), case.model_class.from_pretrained(tmp_path / "original").state_dict())
+
+
+@pytest.mark.parametrize("case", UNTIED, ids=lambda case: case.model_class.__name__)
+def test_a_matrix_that_nothing_reads_comes_along(case, tmp_path):
+    build(case).save_pretrained(tmp_path / "original")
+    want = stored(tmp_path / "original")["model.shared.weight"]
+    assert "unread.safetensors" in import_folder(tmp_path / "original", tmp_path / "ours").files
+    assert export_folder(tmp_path / "ours", tmp_path / "back").checked is not None
+    assert torch.equal(stored(tmp_path / "back")["model.shared.weight"], want)
+    in_memory = convert.to_transformers(convert.from_transformers(tmp_path / "original"))
+    assert torch.equal(in_memory.model.shared.weight, want)
+    export_folder(tmp_path / "ours", tmp_path / "rounded", dtype=torch.bfloat16)
+    assert torch.equal(stored(tmp_path / "rounded")["model.shared.weight"], want.bfloat16())
 
 
 def test_a_model_that_was_trained_on_keeps_its_weights(original, tmp_path):

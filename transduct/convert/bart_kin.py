@@ -5,8 +5,9 @@ some of them all the same (`normalize_before` and others). Such an option is tak
 not: transformers would ignore it.
 
 Which matrices of tokens are one follows from `tie_word_embeddings`. Where it is false, transformers 4 left source and target tied
-and gave the output projection a matrix of its own; transformers 5 ties nothing, and keeps a `shared` matrix that nothing reads.
-Both are read right, from the tensors that are there, and are written so that both load it right.
+and gave the output projection a matrix of its own; transformers 5 ties nothing, trains each apart even if two are equal, and
+keeps a `shared` matrix that nothing reads. Both are read right, from the version that wrote the file and the tensors that are
+there, and are written so that both load it right.
 """
 
 import re
@@ -163,8 +164,9 @@ def read_ties(options: Options, checkpoint: Checkpoint) -> str:
     if options.take("tie_word_embeddings", True):
         return "all"
     source, target = (checkpoint.find(f"{side}.weight") for side in (SOURCE, TARGET))
-    together = source not in checkpoint or target not in checkpoint or checkpoint.same(source, target)
-    return "source_target" if together else "none"
+    if source not in checkpoint or target not in checkpoint:
+        return "source_target"
+    return "source_target" if not options.by_transformers_5 and checkpoint.same(source, target) else "none"
 
 
 def read(kin: Kin, options: Options, checkpoint: Checkpoint, **own: Any) -> dict[str, Any]:

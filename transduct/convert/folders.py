@@ -6,7 +6,8 @@ written and, unless `verify=False`, both models have been compared; otherwise th
 - what `save_pretrained` writes: config.json, generation_config.json and, of ours, the code that travels with a checkpoint;
 - tokenizer and processor, unchanged; see `tokenizers.py`;
 - licences and notices, unchanged, and the model card as README.original.md: its terms go on to hold, its advice may not;
-- of ours, import.json: where it came from, with a checksum of each file of weights, and what was compared.
+- of ours, import.json: where it came from, with a checksum of each file of weights, and what was compared; and, for the way back,
+  what nothing reads (`unread.py`).
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 import transduct
 from transduct import modeling
 from transduct.configuration import TransductConfig
+from transduct.convert import unread
 from transduct.convert.checkpoint import Checkpoint, read_json
 from transduct.convert.foreign import Opened, is_foreign
 from transduct.convert.memory import quiet
@@ -100,6 +102,7 @@ def import_folder(
         empty = model_without_weights(plan.config, plan.our_class.__name__)
         shapes = {name: tensor.shape for name, tensor in empty.state_dict().items()}
         weights = write_weights(_of_shapes(plan.to_ours(opened.checkpoint), shapes, plan.where), part, shard_size, dtype)
+        unread.write(plan.unread_tensors(opened.checkpoint), part)
         _write_config(empty.config, plan.our_class.__name__, weights, part)
         _write_generation(opened, located, part)
         ship_code(part)
@@ -143,7 +146,7 @@ def export_folder(
         checkpoint = Checkpoint.of_folder(located.path)
         plan, theirs = export_plan(config, our_class.__name__, to, located.name)
         _check_names(checkpoint, model_without_weights(config, our_class.__name__), located.name)
-        weights = write_weights(plan.to_theirs(checkpoint), part, shard_size, dtype)
+        weights = write_weights(plan.to_theirs(checkpoint, unread.read(located.path)), part, shard_size, dtype)
         _write_config(theirs, plan.their_class, weights, part, plan.family.older(config))
         if (located.path / GENERATION).is_file():
             shutil.copyfile(located.path / GENERATION, part / GENERATION)

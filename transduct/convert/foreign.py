@@ -10,6 +10,7 @@ from pathlib import Path
 
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from transduct.convert import unread
 from transduct.convert.checkpoint import Checkpoint
 from transduct.convert.memory import build
 from transduct.convert.models import Conversion
@@ -35,6 +36,7 @@ class Opened:
         """Our model with copies of its weights, in evaluation mode."""
         state = {name: tensor.clone() for name, tensor in self.conversion.to_ours(self.checkpoint)}
         model = build(self.conversion.our_class, self.conversion.config, state)
+        unread.attach(model, self.conversion.unread_tensors(self.checkpoint))
         if self.generation is not None:
             model.generation_config = self.generation
         return model

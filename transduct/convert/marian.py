@@ -16,7 +16,7 @@ from transduct.configuration import TransductConfig
 from transduct.convert import bart_kin
 from transduct.convert.bart_kin import Kin
 from transduct.convert.checkpoint import Checkpoint
-from transduct.convert.family import SOURCE, TARGET, Names
+from transduct.convert.family import Names
 from transduct.convert.options import Options
 
 
@@ -42,12 +42,19 @@ MARIAN = Kin(
 )
 
 
+def _shares(config: TransductConfig) -> bool:
+    """`share_encoder_decoder_embeddings`: one vocabulary and a `shared` matrix, which transformers 5 may read for nothing."""
+    origin = config.origin or {}
+    if config.tie_embeddings != "none" or origin.get("family") != MARIAN.name:
+        return config.tie_embeddings in ("all", "source_target")
+    return origin["config"].get("share_encoder_decoder_embeddings", True) and config.decoder_vocab_size is None
+
+
 def names(config: TransductConfig) -> Names:
-    """Those of BART, but for the matrices of tokens: there is a shared one only where source and target are tied, and two
+    """Those of BART, but for the matrices of tokens: there is a shared one only where both sides have one vocabulary, and two
     vocabularies may be tied on the target's side."""
-    shares = config.tie_embeddings in ("all", "source_target")
     apart = config.tie_embeddings in ("source_target", "none")
-    return replace(bart_kin.names(MARIAN, config), shared="shared" if shares else "", apart=apart)
+    return replace(bart_kin.names(MARIAN, config), shared="shared" if _shares(config) else "", apart=apart)
 
 
 def read(options: Options, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -57,21 +64,16 @@ def read(options: Options, checkpoint: Checkpoint) -> dict[str, Any]:
     if shares:
         why = "with share_encoder_decoder_embeddings=True both sides have one vocabulary"
         options.require("decoder_vocab_size", options.take("vocab_size"), why)
-        source, target = (checkpoint.find(f"{side}.weight") for side in (SOURCE, TARGET))
-        if not ties and source in checkpoint and target in checkpoint and not checkpoint.same(source, target):
-            raise ValueError(
-                f"{options.where}: share_encoder_decoder_embeddings=True, but {source} and {target} differ; say False if both "
-                "are right"
-            )
-    tie = {(True, True): "all", (True, False): "source_target", (False, True): "target_output", (False, False): "none"}
-    own = {"tie_embeddings": tie[bool(shares), bool(ties)], "decoder_vocab_size": None if shares else target_size}
+        own = {"tie_embeddings": bart_kin.read_ties(options, checkpoint), "decoder_vocab_size": None}
+    else:
+        own = {"tie_embeddings": "target_output" if ties else "none", "decoder_vocab_size": target_size}
     return bart_kin.read(MARIAN, options, checkpoint, **own)
 
 
 def write(config: TransductConfig) -> dict[str, Any]:
     """As BART's, with the same."""
     return bart_kin.write(MARIAN, config) | {
-        "share_encoder_decoder_embeddings": config.tie_embeddings in ("all", "source_target"),
+        "share_encoder_decoder_embeddings": _shares(config),
         "tie_word_embeddings": config.tie_embeddings in ("all", "target_output"),
         "decoder_vocab_size": config.resolved_decoder_vocab_size,
     }

@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from transduct.configuration import TransductConfig
+from transduct.convert import unread
 from transduct.convert.checkpoint import Checkpoint
 from transduct.convert.models import export_plan, import_plan
 
@@ -47,6 +48,7 @@ def import_model(model: PreTrainedModel) -> PreTrainedModel:
     plan = import_plan(model.config.to_dict(), where, checkpoint, where)
     state = {name: tensor.clone() for name, tensor in plan.to_ours(checkpoint)}
     ours = build(plan.our_class, plan.config, state)
+    unread.attach(ours, plan.unread_tensors(checkpoint))
     _copy_manner(model, ours, {name: theirs[0] for name, theirs in plan.table().items()})
     return ours
 
@@ -70,7 +72,7 @@ def export_model(model: PreTrainedModel, to: str | None = None) -> PreTrainedMod
     plan, config = export_plan(model.config, where, to, where)
     table = plan.table()
     _check_whole(model, set(table), where)
-    state = {name: tensor.clone() for name, tensor in plan.to_theirs(model.state_dict())}
+    state = {name: tensor.clone() for name, tensor in plan.to_theirs(model.state_dict(), unread.attached(model))}
     theirs = build(getattr(transformers, plan.their_class), config, state)
     _copy_manner(model, theirs, {theirs[0]: name for name, theirs in table.items()})
     return theirs

@@ -53,13 +53,13 @@ class Conversion:
         return their_names(self.family, self.config, self.their_class, self._our_names())
 
     def marks(self, tied: bool) -> Checkpoint:
-        """What a family may read of tensors, before any is written: names, with values that agree where matrices are tied, or in
-        all if `tied`."""
+        """What a family may read of tensors, before any is written: the first name of each, with values that agree in all if
+        `tied`, and in none if not."""
         marks: dict[str, torch.Tensor] = {}
         for number, name in enumerate(self._our_names(), start=1):
             with suppress(ValueError):  # no place for it: the fields of the config say why
                 table = their_names(self.family, self.config, self.their_class, [name])
-                marks |= {theirs: torch.tensor([1 if tied else number]) for theirs in table[name]}
+                marks[table[name][0]] = torch.tensor([1 if tied else number])
         return Checkpoint.of_state_dict(marks, self.where)
 
     def check_untied(self, checkpoint: Checkpoint) -> None:
@@ -100,8 +100,23 @@ class Conversion:
             tensor = checkpoint.tensor(held[0])
             yield name, tensor[0] if theirs[0] in self.family.without_row else tensor
 
-    def to_theirs(self, state: Mapping[str, torch.Tensor] | Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
-        """Their tensors, one by one, each tied one under its first name, or under each that their class does not tie."""
+    def unread_tensors(self, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+        """A copy of their `unread` matrix, where it holds other values than `to_theirs` would give it: see `unread.py`."""
+        if self.unread is None or self.unread not in checkpoint:
+            return {}
+        twins = next(theirs for theirs in self.table().values() if self.unread in theirs)
+        read = next(name for name in twins if name in checkpoint)
+        return {} if checkpoint.same(read, self.unread) else {self.unread: checkpoint.tensor(self.unread).clone()}
+
+    def to_theirs(
+        self, state: Mapping[str, torch.Tensor] | Checkpoint, unread: Mapping[str, torch.Tensor] | None = None
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Their tensors, one by one, each tied one under its first name, or under each that their class does not tie.
+
+        Args:
+            unread: what `unread_tensors` gave; one of another shape, as after resizing, is out of date, and a copy of the matrix
+                that is read takes its place.
+        """
         read = state.tensor if isinstance(state, Checkpoint) else state.__getitem__
         apart = self.family.names(self.config).apart
         dtype = torch.float32
@@ -110,7 +125,8 @@ class Conversion:
             dtype = tensor.dtype
             yield theirs[0], tensor[None] if theirs[0] in self.family.without_row else tensor
             for other in theirs[1:] if apart else ():
-                yield other, tensor.clone()
+                kept = (unread or {}).get(other, tensor)
+                yield other, (kept.to(tensor) if kept.shape == tensor.shape else tensor).clone()
         for name, compute in self.computed.items() if self.family.writes_computed else ():
             yield name, compute().to(dtype)
 
@@ -164,7 +180,7 @@ def import_plan(values: Mapping[str, Any], their_class: str, checkpoint: Checkpo
         raise ValueError(f"{where} is no config of {family.model_type}: {error}") from error
     if values.get("is_encoder_decoder") is False and not reads_source_alone(our_class):
         raise ValueError(f"{where} has is_encoder_decoder=False, but {their_class} has a decoder: set it to true")
-    defaults = theirs.to_dict()
+    defaults = theirs.to_dict() | {"transformers_version": None}  # a file that does not say was not written today
     said = {name: value for name, value in values.items() if value is not None or name not in defaults}
     fields = family.read(Options(defaults | said, values, where), checkpoint)
     origin = {"family": family.name, "class": their_class, "config": dict(values)}

@@ -38,6 +38,11 @@ class Options:
         return self.values.get(name, default)
 
     @property
+    def by_transformers_5(self) -> bool:
+        """Whether transformers 5 says that it wrote them; who says nothing is taken for an older one."""
+        return str(self.values.get("transformers_version") or "4").startswith("5")
+
+    @property
     def taken(self) -> frozenset[str]:
         """The names asked for so far."""
         return frozenset(self._taken)

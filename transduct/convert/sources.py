@@ -20,6 +20,7 @@ from transduct.convert.foreign import Opened, is_foreign, open_foreign
 from transduct.convert.memory import quiet
 from transduct.convert.models import import_plan
 from transduct.convert.tokenizers import FILES
+from transduct.convert.unread import FILE as UNREAD
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 NOTICES = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*", "README.md", "README.original.md")
@@ -65,7 +66,7 @@ def locate(source: str | Path, revision: str | None = None, token: str | None = 
     like_an_id = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", str(source))
     if not like_an_id or path.suffix in (".bin", ".npz", ".pt", ".safetensors"):
         raise ValueError(f"there is no file or folder {str(source)!r}")
-    settings = [CONFIG, GENERATION, *FILES, *NOTICES]
+    settings = [CONFIG, GENERATION, UNREAD, *FILES, *NOTICES]
     try:
         folder = Path(snapshot_download(str(source), revision=revision, token=token, allow_patterns=settings))
         _check_family(folder)  # before weights are downloaded for nothing

@@ -102,7 +102,7 @@ def _scales(options: Options, checkpoint: Checkpoint, tie: str, scales: bool) ->
     by_version_4 = "scale_decoder_outputs" not in options.said or scaled is None
     if not scales:
         said = "tie_word_embeddings" in options.said and tied is not False
-        if said and not str(options.values.get("transformers_version") or "4").startswith("5"):
+        if said and not options.by_transformers_5:
             raise ValueError(
                 f"{options.where}: tie_word_embeddings={tied!r} is ambiguous: for transformers 4 it scaled the states before the "
                 'output projection, for 5 it does not. Set it to false for unscaled ones, or model_type to "t5" for scaled ones'

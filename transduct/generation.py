@@ -120,6 +120,12 @@ class TransductGenerationMixin(GenerationMixin):
         input_ids, model_kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **model_kwargs)
         return input_ids, model_kwargs | shared
 
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As in transformers, with the cache by its older name, by which peft's prefix tuning looks for it and puts a prefix."""
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        inputs["past_key_values"] = inputs.pop("cache", None)
+        return inputs
+
     def _prepare_generated_length(
         self, generation_config, has_default_max_length, has_default_min_length, model_input_name, input_ids_length, inputs_tensor
     ):

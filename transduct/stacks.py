@@ -387,6 +387,8 @@ class Decoder(Stack):
                 raise ValueError("packed targets (decoder_segment_ids) cannot continue a cache; decode one sequence a row")
             return None
         if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            if cache is not None and cache.get_seq_length():
+                raise ValueError("gradient checkpointing cannot continue a cache while it trains: disable it, or call eval()")
             return None  # a layer that runs twice must not write twice
         if not self.layers:
             if cache is not None:

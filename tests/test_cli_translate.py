@@ -16,6 +16,7 @@ from launching import launch
 from tiny_translation import TEXTS, tiny_translation
 from transduct import translate
 from transduct.cli.main import run
+from transduct.decoding import int8_copy
 
 LINES = [f"{text.strip()} {number}" if text.strip() else "" for number, text in enumerate(TEXTS * 3)]
 QUICK = ["--beams", "2"]
@@ -119,12 +120,14 @@ def test_options_reach_the_search(folder, source, tmp_path):
         (b"good\nb\xffd\n", [], "line 2 of {source} is not UTF-8: byte 0xff at its byte 2"),
         (b"good\nb\0d\n", [], "line 2 holds a NUL character"),
         (b"good\n" + b"x" * 10_000 + b"\n", ["--max-source-length", "500"], "line 2 has 10001 tokens, more than the 500"),
-        (b"good\n", ["--beams", "0"], "num_beams=0 must be at least 1"),
+        (b"good\n", ["--beams", "0"], "num_beams=0 must be a whole number of at least 1"),
         (b"good\n", ["--beams", "2", "--n-best", "3"], "num_return_sequences=3 must not exceed num_beams=2"),
         (b"good\n", ["--tgt-lang", "de"], "tgt_lang='de': this model and its tokenizer know none"),
         (b"good\n", ["--dtype", "int4"], "--dtype 'int4' must be one of float32, bfloat16, float16"),
+        (b"good\n", ["--dtype", "bfloat16", "--engine", "int8"], "--dtype bfloat16 cannot be had with --engine int8"),
+        (b"good\n", ["--engine", "int4"], "engine='int4' must be one of ctranslate2, onnx, int8"),
         (b"good\n", ["--alignments", "lines"], "alignments='lines' must be"),
-        (b"good\n", ["--window", "0"], "window=0 must be at least 1"),
+        (b"good\n", ["--window", "0"], "window=0 must be a whole number of at least 1"),
         (b"good\n", ["--long", "cut"], "long='cut' must be"),
     ],
 )
@@ -257,6 +260,8 @@ def test_searches_of_the_command_are_those_of_the_function(folder, another, sour
         (["--minimum-bayes-risk", "chrf", "--num-samples", "5"], dict(minimum_bayes_risk="chrf", num_samples=5)),
         (["--draft", "source"], dict(drafts=True)),
         (["--draft", another], dict(drafts=smaller)),
+        (["--engine", "int8"], dict(engine="int8")),
+        (["--engine", "int8", "--ensemble", another], dict(engine="int8", ensemble=[int8_copy(smaller)])),
     ]
     for number, (arguments, options) in enumerate(searches):
         output = tmp_path / f"{number}.txt"

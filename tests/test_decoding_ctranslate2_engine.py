@@ -107,7 +107,7 @@ def test_left_padding_and_every_start(tmp_path):
         (dict(decoder_start_token_id=7), "decoder_start_token_id=7 cannot be had"),
         (dict(return_alignments=True), "engine='ctranslate2' tells no attention"),
         (dict(engine="onnx"), "was written for ctranslate2"),
-        (dict(engine="marian"), "engine='marian' must be one of ctranslate2, onnx"),
+        (dict(engine="marian"), "engine='marian' must be one of ctranslate2, onnx, int8"),
     ],
     ids=str,
 )

@@ -1,6 +1,7 @@
 """Search beyond `GenerationMixin`: beam search with every normalisation and exact stopping, on which `translate` rests."""
 
 from transduct.decoding.drafts import greedy_with_drafts
+from transduct.decoding.int8 import int8_copy
 from transduct.decoding.mbr import expected_utilities, minimum_bayes_risk
 from transduct.decoding.prefixes import ForcedPrefixes
 from transduct.decoding.sampling import sample
@@ -14,6 +15,7 @@ __all__ = [
     "beam_search",
     "expected_utilities",
     "greedy_with_drafts",
+    "int8_copy",
     "minimum_bayes_risk",
     "sample",
 ]

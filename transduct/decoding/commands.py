@@ -139,10 +139,10 @@ class TranslateCommand(LinesCommand):
     """`transduct translate`.
 
     Args:
-        engine: for which the folder was exported; None: known by its files, or a model of torch.
+        engine: for which the folder was exported, or "int8"; None: known by its files, or a model of torch.
 
     Raises:
-        ValueError: for an engine and a dtype, which is that of the export.
+        ValueError: for an engine and a dtype, which goes with the engine.
     """
 
     what = "translate"
@@ -161,7 +161,7 @@ class TranslateCommand(LinesCommand):
         self.companions = companions or Companions()
         self.engine = engine or engine_of(model)
         if self.engine is not None and dtype != "float32":
-            raise ValueError(f"--dtype {dtype} belongs to models of torch: what {self.engine} computes with was chosen by export")
+            raise ValueError(f"--dtype {dtype} cannot be had with --engine {self.engine}, which settles what it computes with")
         self.options, self.scores, self.as_json = options, scores, as_json
         self.aligned = options.alignments.unit is not None
 
@@ -173,11 +173,11 @@ class TranslateCommand(LinesCommand):
     def worker(self, model: Any, tokenizer: Any) -> Callable[[Sequence[Any], Sequence[int]], list[Any]]:
         options = self.options
         if self.companions.ensemble:
-            others = [load(name, DTYPES[self.dtype], model.device)[0] for name in self.companions.ensemble]
+            others = [self._companion(name, model.device) for name in self.companions.ensemble]
             options = replace(options, generation=options.generation | {"ensemble": others})
         if self.companions.draft is not None:
             of_source = self.companions.draft == "source"
-            drafts = True if of_source else load(self.companions.draft, DTYPES[self.dtype], model.device)[0]
+            drafts = True if of_source else self._companion(self.companions.draft, model.device)
             options = replace(options, strategy=replace(options.strategy, drafts=drafts))
         translator = Translator(model, tokenizer, options)
 
@@ -186,6 +186,10 @@ class TranslateCommand(LinesCommand):
             return translator(lines, numbers, [self._required(item) for item in items])
 
         return work
+
+    def _companion(self, name: str, device: Any) -> Any:
+        """A further model, computed as the first is."""
+        return load_engine(name, "int8", device) if self.engine == "int8" else load_model(name, DTYPES[self.dtype], device)
 
     def read(self, stack: ExitStack, source: str | None) -> Iterator[Any]:
         """Lines, or with files of phrases or prefixes tuples of a line of each."""
@@ -291,12 +295,21 @@ def one_line(text: str) -> str:
 
 def load(name: str, dtype: torch.dtype, device: Any) -> tuple[Any, Any]:
     """A model and its tokenizer, of ours or of transformers; no code of theirs is run."""
+    tokenizer = load_tokenizer(name)  # first: it is quickly seen whether there is one
+    return load_model(name, dtype, device), tokenizer
+
+
+def load_model(name: str, dtype: torch.dtype, device: Any) -> Any:
+    """A model, of ours or of transformers; no code of its own is run."""
     from transformers import AutoModelForSeq2SeqLM
 
-    tokenizer = load_tokenizer(name)
+    import transduct
+
+    transduct.register()
+    check_folder(name)
     with quiet_loading():
         model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype)
-    return model.to(device).eval(), tokenizer
+    return model.to(device).eval()
 
 
 def load_tokenizer(name: str) -> Any:
@@ -306,9 +319,14 @@ def load_tokenizer(name: str) -> Any:
     import transduct
 
     transduct.register()
+    check_folder(name)
+    return AutoTokenizer.from_pretrained(name)
+
+
+def check_folder(name: str) -> None:
+    """Raises ValueError for what is written like a folder and is none, before the Hub is asked for it."""
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise ValueError(f"there is no folder {name!r}")
-    return AutoTokenizer.from_pretrained(name)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from transduct.decoding.normalization import Normalization
 from transduct.decoding.progress import progress_bar
 from transduct.decoding.required import required_of
 from transduct.decoding.strategies import Strategy
+from transduct.decoding.texts import check_texts
 from transduct.decoding.translator import Translation, TranslationOptions, Translator
 from transduct.decoding.windows import WINDOW, windows
 
@@ -78,7 +79,8 @@ def translate(
         target_prefixes: for each text what its targets begin with, maybe "".
         do_sample, seed, minimum_bayes_risk, num_samples, drafts: see `strategies.py`.
         window: texts that are sorted together. progress: show a bar on stderr.
-        engine: for which the folder was written, "ctranslate2" or "onnx"; None: known by its files.
+        engine: for which the folder was written, "ctranslate2" or "onnx"; None: known by its files. "int8": a copy of the model
+            with int8 matrices, on a CPU; the model may be a checkpoint's folder then.
         generation: further arguments of `generate` and of the search, such as `no_repeat_ngram_size`, `word_reward`,
             `ordered_phrases`, `beam_groups` and `diversity_penalty`, `ensemble` (models), or `top_p` of samples.
 
@@ -89,8 +91,7 @@ def translate(
     Raises:
         ValueError: for a text that is too long or no text, naming its number counted from 1, and for options that cannot be met.
     """
-    if isinstance(texts, str):
-        raise ValueError("texts is one string: pass a list of them, such as [text]")
+    check_texts("texts", texts)
     options = TranslationOptions(
         num_beams=num_beams, length_normalization=length_normalization, length_penalty=length_penalty,
         num_return_sequences=num_return_sequences, max_tokens_per_batch=max_tokens_per_batch,

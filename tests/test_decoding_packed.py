@@ -1,0 +1,37 @@
+"""Packed matrices compute the same products, and searches find the same."""
+
+import pytest
+import torch
+from torch import nn
+
+from tiny_translation import TEXTS, theirs, tiny_translation
+from transduct import translate
+from transduct.decoding.packed import PackedLinear, packed_copy
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 32, 100])
+@pytest.mark.parametrize("bias", [True, False])
+def test_same_product_for_any_number_of_rows(rows, bias):
+    linear = nn.Linear(48, 130, bias=bias)
+    states = torch.randn(rows, 48)
+    with torch.no_grad():
+        for shape in ((rows, 48), (rows, 1, 48)):
+            torch.testing.assert_close(PackedLinear(linear)(states.view(shape)), linear(states.view(shape)), rtol=0, atol=1e-5)
+
+
+def test_slices_of_states_and_of_weights():
+    linear = nn.Linear(16, 12)
+    linear.weight = nn.Parameter(torch.randn(16, 12).T)  # not in the order of its rows
+    states = torch.randn(4, 6, 16)[:, -1:]
+    with torch.no_grad():
+        torch.testing.assert_close(PackedLinear(linear)(states), linear(states), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["ours", "marian", "t5"])
+def test_search_finds_the_same(family):
+    model, tokenizer = tiny_translation(end=2.0)
+    model = model if family == "ours" else theirs(family, tokenizer)
+    options = dict(max_new_tokens=12, return_scores=True, num_beams=3)
+    wanted, got = (translate(each, tokenizer, TEXTS, **options) for each in (model, packed_copy(model)))
+    assert [each.token_ids for each in got] == [each.token_ids for each in wanted]
+    assert [each.score for each in got] == pytest.approx([each.score for each in wanted], abs=1e-5)

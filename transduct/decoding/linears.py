@@ -1,0 +1,76 @@
+"""Copies of a model whose linear layers compute in another way, for CPUs; see `int8.py` and `packed.py`.
+
+A copy is made to be searched with, not to be trained or saved. It shares what is not replaced (embeddings, norms) with the model
+that it was made of, which stays as it is; matrices are those of the moment when it was made.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+
+class CopiedLinear(nn.Module):
+    """A linear layer `x W^T + b`, (..., D) -> (..., V), that keeps its weights in a form of its own.
+
+    Args:
+        linear: whose product it computes.
+    """
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.bias = linear.bias
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CopiedLinear":
+        return self  # nothing in it ever changes, and oneDNN's order of weights cannot be copied
+
+    def _save_to_state_dict(self, *args: Any) -> NoReturn:
+        """Raises ValueError: it has no weights in a form that anything could read."""
+        raise ValueError("this copy of a model is for searching alone: save the model that it was made of")
+
+
+def with_linears(what: str, model: nn.Module, make: Callable[[nn.Linear], nn.Module]) -> Any:
+    """A copy of a model in evaluation mode, in float32, whose linear layers are those that `make` makes of them.
+
+    Args:
+        what: the name of the call or option, for messages.
+
+    Raises:
+        ValueError: for a model that is not on a CPU, and for one without matrices of floating point.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    for tensor in tensors:
+        check_cpu(what, tensor.device)
+    precise = all(tensor.dtype == torch.float32 for tensor in tensors if tensor.is_floating_point())
+    shared = {id(tensor): tensor for tensor in tensors} if precise else {}
+    copied = copy.deepcopy(model, shared)
+    copied = copied if precise else copied.float()
+    linears = {module: make(module) for module in copied.modules() if isinstance(module, nn.Linear) and _is_plain(module)}
+    if not linears:
+        raise ValueError(f"{what}: this {type(model).__name__} has no linear layer of floating point; is it quantised already?")
+    for parent in list(copied.modules()):
+        for name, child in parent._modules.items():
+            if isinstance(child, nn.Linear) and child in linears:
+                parent._modules[name] = linears[child]
+    return copied.eval()
+
+
+def check_cpu(what: str, device: Any) -> None:
+    """Raises ValueError for a device that is no CPU."""
+    kind = torch.device(device).type
+    if kind != "cpu":
+        raise ValueError(
+            f"{what} computes on a CPU, not on {device}: move the model with .to('cpu'), hide the device from the command "
+            "(CUDA_VISIBLE_DEVICES=), or leave it out"
+        )
+
+
+def _is_plain(module: nn.Linear) -> bool:
+    """Whether its weights are not quantised."""
+    return type(module.weight) in (nn.Parameter, torch.Tensor) and module.weight.is_floating_point()

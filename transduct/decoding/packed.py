@@ -1,0 +1,41 @@
+"""A model whose float32 matrices lie in the order in which oneDNN reads them, on a CPU.
+
+`layers.linear` hands oneDNN each matrix as it is stored, row by row. Blocked beforehand, it is read in one stream, which may pay
+where few rows are multiplied, as in a step of a search: most with the output's matrix of 37,000 rows. It is the same product to
+within the rounding of sums, and takes the memory of the matrices once more while the model lives that it was made of.
+`python benchmarks/linears.py` measures it.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from transduct.decoding.linears import CopiedLinear, check_cpu, with_linears
+
+ROWS = 32
+"""For how many rows at a time the order is chosen; any number can be computed."""
+
+
+class PackedLinear(CopiedLinear):
+    """`x W^T + b` with a blocked W."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__(linear)
+        self.weight = torch.empty_like(linear.weight, device="meta")  # tells type and sizes alone
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().contiguous(), ROWS)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        check_cpu("a packed matrix", input.device)
+        return torch.ops.mkldnn._linear_pointwise(input, self.packed, self.bias, "none", [], "")  # (..., V)
+
+
+def packed_copy(model: Any) -> Any:
+    """A copy of a model of ours or of transformers with blocked matrices, the output's included; see `linears.py`.
+
+    Raises:
+        ValueError: for a model that is not on a CPU or has no matrices of floating point, and where torch has no oneDNN.
+    """
+    if not torch.backends.mkldnn.is_available():
+        raise ValueError("packed_copy needs oneDNN, which this build of torch has not: use the model as it is")
+    return with_linears("packed_copy", model, PackedLinear)

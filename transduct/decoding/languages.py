@@ -103,7 +103,7 @@ def known(what: str, name: str, names: Sequence[str]) -> str:
 
 
 def _own_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> Direction:
-    codes = _codes(tokenizer)
+    codes = own_codes(tokenizer)
     wanted = {"src_lang": src_lang, "tgt_lang": tgt_lang}
     languages = {name: known(name, code, codes) for name, code in wanted.items() if code is not None}
     target = languages.get("tgt_lang")
@@ -126,7 +126,7 @@ def _settled(model: Any) -> bool:
     return any(token not in special for token in starts)
 
 
-def _codes(tokenizer: Any) -> list[str]:
+def own_codes(tokenizer: Any) -> list[str]:
     """The languages of a tokenizer that has a source and a target language."""
     table = getattr(tokenizer, "lang_code_to_token", None) or getattr(tokenizer, "lang_code_to_id", None)
     if table:

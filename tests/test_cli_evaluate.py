@@ -172,7 +172,7 @@ def test_refusals(model, data, tmp_path, capsys):
         ([data, "--hypotheses", out, "--predictions", "x"], "--predictions would be the --hypotheses again"),
         ([data, "--hypotheses", out, "--beams", "2"], "num_beams: with --hypotheses nothing is searched"),
         ([model, data, "--source-field", "en"], "no key 'en'"),
-        ([model, data, "--beams", "0"], "num_beams=0 must be at least 1"),
+        ([model, data, "--beams", "0"], "num_beams=0 must be a whole number of at least 1"),
     ):
         assert message in fails(capsys, *arguments)
 

@@ -160,7 +160,9 @@ def test_a_language_model():
 
 def test_without_an_end_token_every_hypothesis_has_the_most_tokens():
     model = models("t5")[1]
+    with_none = model.generate(**inputs_of(model), eos_token_id=[], num_beams=3, custom_generate=beam_search)
     want, got = both(model, **inputs_of(model), eos_token_id=None, num_beams=3, num_return_sequences=3)
+    assert torch.equal(with_none, got.sequences[::3])
     assert_same(want, got)
     assert got.sequences.shape == (9, 13)
 
@@ -373,6 +375,8 @@ def test_lengths_that_depend_on_the_source():
         ({"min_new_tokens": 9, "max_new_tokens": 5}, "may have at most 5 tokens, but 9 are"),
         ({"num_beams": 0}, "num_beams=0 must be at least 1"),
         ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences"),
+        ({"num_beams": 2, "num_return_sequences": 0}, "num_return_sequences=0 must be at least 1"),
+        ({"num_beams": 2, "length_penalty": float("nan")}, "length_penalty=nan must be a number"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

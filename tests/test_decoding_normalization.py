@@ -60,6 +60,10 @@ def test_the_bound_is_reached_and_never_exceeded(normalization, penalty, reward)
     [
         ({"normalization": "length"}, "length_normalization='length' must be one of 'hf', 'gnmt', 'sockeye', 'none'"),
         ({"normalization": "sockeye", "offset": -1.0}, "length_offset=-1.0 of the sockeye normalisation must exceed -1"),
+        ({"penalty": float("nan")}, "length_penalty=nan must be a number"),
+        ({"penalty": None}, "length_penalty=None must be a number"),
+        ({"word_reward": float("-inf")}, "word_reward=-inf must be a number"),
+        ({"normalization": "sockeye", "offset": float("inf")}, "length_offset=inf must be a number"),
         ({"normalization": "gnmt", "offset": 5.0}, "length_offset=5.0 belongs to length_normalization='sockeye'"),
     ],
 )

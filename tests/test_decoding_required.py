@@ -42,10 +42,10 @@ def test_a_prefix_is_the_beginning_of_a_target():
     tokenizer = tokenizer_of("chars")
     ids = tokenizer(text_target="the hat")["input_ids"]
     assert ids[-1] == tokenizer.eos_token_id
-    assert prefix_ids(tokenizer, "the hat", None) == ids[:-1]
-    assert prefix_ids(tokenizer, "the hat", 7) == [7, *ids[:-1]]
-    assert prefix_ids(tokenizer, "the hat", ids[0]) == ids[:-1]
-    assert prefix_ids(tokenizer, "", 7) == []
+    assert prefix_ids(tokenizer, "the hat", None, 1) == ids[:-1]
+    assert prefix_ids(tokenizer, "the hat", 7, 1) == [7, *ids[:-1]]
+    assert prefix_ids(tokenizer, "the hat", ids[0], 1) == ids[:-1]
+    assert prefix_ids(tokenizer, "", 7, 1) == []
 
 
 def test_texts_with_what_they_require():
@@ -77,8 +77,23 @@ def test_numbers_and_forms_that_do_not_fit_are_refused(phrases, prefixes, messag
         (["hat", ""], "must be a text, or several texts"),
         ([7], "must be a text, or several texts"),
         ("§", "line 4: phrase '§' has characters that the vocabulary does not have"),
+        ("a\0b", "a phrase of line 4 holds a NUL character"),
+        ("a\ud800", "a phrase of line 4 is no valid Unicode"),
     ],
 )
 def test_phrases_that_cannot_be_written_are_refused(phrase, message):
     with pytest.raises(ValueError, match=message):
         phrase_ids(tokenizer_of("chars"), phrase, 4)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "message"),
+    [
+        ("the §", "line 4: the prefix 'the §' has characters that the vocabulary does not have"),
+        ("a\0b", "the prefix of line 4 holds a NUL character"),
+        ("a\ud800", "the prefix of line 4 is no valid Unicode"),
+    ],
+)
+def test_prefixes_that_cannot_be_written_are_refused(prefix, message):
+    with pytest.raises(ValueError, match=message):
+        prefix_ids(tokenizer_of("chars"), prefix, None, 4)

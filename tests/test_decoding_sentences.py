@@ -1,6 +1,7 @@
 """Texts cut into sentences and pieces: where, and that nothing of them is lost."""
 
 import random
+import time
 
 import pytest
 
@@ -84,3 +85,11 @@ def test_a_word_of_ten_thousand_letters():
 
 def test_what_fits_nowhere_is_cut_to_characters():
     assert [piece.text for piece in fitted("ab c", lambda part: False)] == ["a", "b", "c"]
+
+
+def test_long_texts_of_stops_take_no_time():
+    """Lines of dots, as in a table of contents, and texts of many sentences are read once, whatever stands behind."""
+    begun = time.process_time()
+    for text in ("." * 50_000, ')."' * 20_000, "a. " * 20_000, "1. " * 20_000, "Ab cd. " * 20_000, "\n" * 20_000, " " * 50_000):
+        assert together(sentences(text)) == text
+    assert time.process_time() - begun < 20  # looked at again from each stop, they would take minutes

@@ -44,6 +44,13 @@ def test_phrases_over_windows(both):
     assert all(letter in text for (letter,), text in zip(phrases, one, strict=True))
 
 
+def test_a_text_in_pieces_begins_with_its_prefix(both):
+    (text,) = translate(*both, ["hello there. ABC"], target_prefixes=["xyz"], split_sentences=True)
+    one, other = translate(*both, ["hello there.", "ABC"], target_prefixes=["xyz", ""])
+    assert text == f"{one} {other}"
+    assert text.startswith("xyz")
+
+
 # ---- samples ------------------------------------------------------------------------------------------------------
 def test_samples_depend_on_their_text_and_seed_alone(both):
     options = dict(do_sample=True, top_k=0, num_return_sequences=3)
@@ -107,7 +114,8 @@ def test_ensembles_and_groups(both):
         ({"target_prefixes": ["a" * 30], "max_length": 20}, "the prefix of source 0 takes 30 tokens, but its limit is"),
         ({"phrases": [["§"]]}, "line 1: phrase '§' has characters that the vocabulary does not have"),
         ({"phrases": []}, "phrases has 0 entries, but there are more texts"),
-        ({"target_prefixes": ["x"], "split_sentences": True}, "line 1 has 2 pieces: phrases and prefixes are for texts of one"),
+        ({"target_prefixes": ["x§"]}, "line 1: the prefix 'x§' has characters that the vocabulary does not have"),
+        ({"phrases": [["x"]], "split_sentences": True}, "line 1 is translated in 2 pieces, and nothing says which one should"),
         ({"num_beams": 4, "do_sample": True}, "num_beams=4 has no use with samples and drafts"),
         ({"num_beams": 2, "drafts": True}, "num_beams=2 has no use with samples and drafts"),
         ({"do_sample": True, "drafts": True}, "drafts are for greedy search"),
@@ -125,8 +133,9 @@ def test_refusals(both, options, message):
 
 
 def test_an_empty_text_can_hold_no_phrase(both):
-    with pytest.raises(ValueError, match="line 1 has 0 pieces"):
-        translate(*both, ["  "], phrases=[["a"]])
+    for options in ({"phrases": [["a"]]}, {"target_prefixes": ["a"]}):
+        with pytest.raises(ValueError, match="line 1 is empty, and so is its output: it can hold no phrases and no prefix"):
+            translate(*both, ["  "], **options)
 
 
 def test_what_kind_of_search_it_is():

@@ -16,8 +16,9 @@ from published import randomise
 from tiny_tokenizers import write_tokenizer
 from tiny_translation import TEXTS, theirs, tiny_translation
 from transduct import TransductForCausalLM, TransductForConditionalGeneration, TransductTokenizer, score, translate
+from transduct.decoding.models import target_limit
 from transduct.decoding.translate import translate_stream
-from transduct.decoding.translator import TranslationOptions, source_limit, target_limit
+from transduct.decoding.translator import TranslationOptions
 
 SHORT = {"max_length_by_source": (1, 3)}
 
@@ -187,19 +188,9 @@ def test_ten_thousand_letters_without_a_space():
     assert found.text == "".join(translate(model, tokenizer, parts, num_beams=1, max_length_by_source=(0, 2)))
 
 
-def test_limits_of_models(ours):
-    model, tokenizer = ours
-    assert source_limit(model, tokenizer, None) is None
-    assert target_limit(model) is None
-    learned = tiny_translation(positions="learned", max_positions=32)[0]
-    assert (source_limit(learned, tokenizer, None), target_limit(learned)) == (32, 32)
-    with pytest.raises(ValueError, match="max_source_length=33 exceeds the 32 positions of the model"):
-        source_limit(learned, tokenizer, 33)
-    assert source_limit(theirs("bart", tokenizer), tokenizer, None) == 64
-    short = TransductTokenizer.train(iter(["abc"]), kind="chars", model_max_length=20)
-    assert source_limit(learned, short, None) == 20
-    assert source_limit(learned, short, 30) == 30
-    assert translate(learned, tokenizer, ["abc"], max_length_by_source=(1, 90))  # as far as positions reach
+def test_a_limit_of_length_goes_as_far_as_positions_reach():
+    model, tokenizer = tiny_translation(positions="learned", max_positions=32)
+    assert translate(model, tokenizer, ["abc"], max_length_by_source=(1, 90))
 
 
 # ---- what nobody said ---------------------------------------------------------------------------------------------
@@ -339,8 +330,20 @@ def test_padding_on_either_side(ours, side):
         (["ab", "a\0b"], {}, r"line 2 holds a NUL character"),
         (["ab", "a\udc80"], {}, r"line 2 is no valid Unicode at character 1"),
         (["ab", None], {}, r"line 2 is a NoneType, not a string"),
-        (["ab"], {"num_beams": 0}, r"num_beams=0 must be at least 1"),
-        (["ab"], {"num_return_sequences": 0}, r"num_return_sequences=0 must be at least 1"),
+        (5, {}, r"texts is a int: pass a list of texts"),
+        (["ab"], {"num_beams": 0}, r"num_beams=0 must be a whole number of at least 1"),
+        (["ab"], {"num_beams": 2.5}, r"num_beams=2.5 must be a whole number"),
+        (["ab"], {"num_beams": True}, r"num_beams=True must be a whole number"),
+        (["ab"], {"num_return_sequences": 0}, r"num_return_sequences=0 must be a whole number of at least 1"),
+        (["ab"], {"length_penalty": float("nan")}, r"length_penalty=nan must be a number"),
+        (["ab"], {"length_penalty": "x"}, r"length_penalty='x' must be a number"),
+        (["ab"], {"word_reward": float("inf")}, r"word_reward=inf must be a number"),
+        (["ab"], {"coverage_penalty": float("nan")}, r"coverage_penalty=nan must be a number"),
+        (["ab"], {"beam_groups": 2, "diversity_penalty": float("nan")}, r"diversity_penalty=nan must be a number"),
+        (["ab"], {"max_length_by_source": 3}, r"max_length_by_source=3 must be two numbers \(a, b\)"),
+        (["ab"], {"max_length_by_source": (float("inf"), 1)}, r"max_length_by_source=inf must be a number"),
+        (["ab"], {"max_length_by_source": (-1, 9)}, r"a of a \* source length \+ b tokens must be at least 0"),
+        (["ab"], {"min_length_by_source": (float("nan"), 1)}, r"min_length_by_source=nan must be a number"),
         (["ab"], {"num_beams": 2, "num_return_sequences": 3}, r"num_return_sequences=3 must not exceed num_beams=2"),
         (["ab"], {"long": "cut"}, r"long='cut' must be 'refuse' or 'split'"),
         (["ab"], {"return_alignments": "lines"}, r"alignments='lines' must be 'words' or 'tokens'"),
@@ -349,8 +352,9 @@ def test_padding_on_either_side(ours, side):
         (["ab"], {"length_normalization": "wu"}, r"length_normalization='wu' must be one of"),
         (["ab"], {"max_length_by_source": (0, 2), "min_new_tokens": 5}, r"at most 2 tokens, but 5 are asked for at least"),
         (["ab"], {"tgt_lang": "de"}, r"tgt_lang='de': this model and its tokenizer know none"),
-        (["ab"], {"window": 0}, r"window=0 must be at least 1"),
-        (["ab"], {"max_tokens_per_batch": 0}, r"max_tokens_per_batch=0 must be at least 1"),
+        (["ab"], {"window": 0}, r"window=0 must be a whole number of at least 1"),
+        (["ab"], {"window": 2.5}, r"window=2.5 must be a whole number"),
+        (["ab"], {"max_tokens_per_batch": 0}, r"max_tokens_per_batch=0 must be a whole number of at least 1"),
         (["ab"], {"no_such_option": 1}, r"no_such_option"),
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from configs import END, build, pad_rows, tiny, words
+from configs import END, PAD, build, pad_rows, tiny, words
 from published import pair
 from transduct import TransductForConditionalGeneration
 from transduct.decoding import InTrie, TokenTrie, beam_search, sample
@@ -106,3 +106,24 @@ def test_refusals():
             logits_processor=[InTrie(TokenTrie([[5]]), END)],
             max_new_tokens=4,
         )
+
+
+def test_sequences_that_nothing_can_write_are_refused():
+    model = build(TransductForConditionalGeneration, tiny(), torch.float32)
+    with pytest.raises(ValueError, match="a trie holds -3, which is no token id"):
+        TokenTrie([[5, -3]])
+    with pytest.raises(ValueError, match=f"a trie holds the end token {END}"):
+        InTrie(TokenTrie([[5, END]]), END)
+    for search in ({}, {"custom_generate": beam_search}):
+        with pytest.raises(ValueError, match="a trie holds token 99, but the vocabulary has 23 tokens"):
+            model.generate(words(1, 4), logits_processor=[InTrie(TokenTrie([[99]]), END)], max_new_tokens=4, **search)
+
+
+@pytest.mark.parametrize("more", [{}, {"do_sample": True, "custom_generate": sample}])
+def test_no_limit_cuts_a_sequence_off(more):
+    model = build(TransductForConditionalGeneration, tiny(), torch.float32)
+    options = dict(logits_processor=[InTrie(TokenTrie([[5, 6, 7], [5]]), END)]) | {"custom_generate": beam_search} | more
+    with pytest.raises(ValueError, match="takes 4 tokens with its end, but the limit of source 0 is 3: allow more"):
+        model.generate(words(2, 4), max_new_tokens=3, **options)
+    found = model.generate(words(2, 4), max_new_tokens=4, **options)
+    assert all(row[1:] in ([5, 6, 7, END], [5, END, PAD, PAD], [5, END]) for row in found.tolist())

@@ -57,7 +57,7 @@ def test_a_text_beyond_the_budget_is_alone():
 
 
 def test_refuses():
-    with pytest.raises(ValueError, match="window=0 must be at least 1"):
+    with pytest.raises(ValueError, match="window=0 must be a whole number of at least 1"):
         next(windows(["a"], 0))
-    with pytest.raises(ValueError, match="max_tokens_per_batch=0 must be at least 1"):
+    with pytest.raises(ValueError, match="max_tokens_per_batch=0 must be a whole number of at least 1"):
         length_batches([1], 0)

@@ -20,7 +20,7 @@ from transformers import GenerationConfig, Pipeline
 from transformers.utils import ModelOutput, logging
 
 from transduct.decoding.languages import Direction, direction, setting, target_codes
-from transduct.decoding.translator import check_model, source_positions
+from transduct.decoding.models import check_model, source_positions
 from transduct.pipeline_tasks import languages_of_task
 from transduct.tokenization import TransductTokenizer
 

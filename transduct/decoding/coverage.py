@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from transduct.decoding.cross_attention import mean_attention
+from transduct.training.checks import check_number
 
 LEAST = torch.finfo(torch.float32).tiny
 """Attention that counts as none, so that its logarithm is a number."""
@@ -29,6 +30,7 @@ class Coverage:
     """
 
     def __init__(self, weight: float, layer: int, rows: Any):
+        check_number(weight, "coverage_penalty")
         if weight < 0:
             raise ValueError(f"coverage_penalty={weight} must be at least 0: it is what missing attention costs")
         if not rows.tells_attention:

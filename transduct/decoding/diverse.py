@@ -16,6 +16,7 @@ import torch
 from transduct.decoding.beam import NEVER, BeamOptions, BeamSearch, Hypotheses
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
+from transduct.training.checks import check_number
 
 
 class DiverseBeamSearch(BeamSearch):
@@ -28,6 +29,7 @@ class DiverseBeamSearch(BeamSearch):
     def __init__(self, rows: Rows, processors: RowProcessors, criteria: Any, options: BeamOptions, groups: int, penalty: float):
         if groups < 1 or options.beams % groups:
             raise ValueError(f"num_beams={options.beams} must be a multiple of beam_groups={groups}")
+        check_number(penalty, "diversity_penalty")
         if penalty < 0:
             raise ValueError(f"diversity_penalty={penalty} must not be negative")
         self.groups = groups

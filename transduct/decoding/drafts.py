@@ -22,7 +22,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 
 from transduct.decoding.ensemble import member_rows
 from transduct.decoding.rows import Rows
-from transduct.decoding.search import SearchOutput, check_options, length_limits, padding
+from transduct.decoding.search import SearchOutput, check_options, end_tokens, length_limits, padding
 from transduct.decoding.slots import Slots
 
 
@@ -151,8 +151,7 @@ def greedy_with_drafts(
     if criteria:
         raise ValueError(f"stopping_criteria {[type(each).__name__ for each in criteria]} cannot be had with greedy_with_drafts")
     draft: Draft = _lookup(rows[0], inputs_tensor, draft_ngram) if draft_model is None else ModelDraft(Slots(rows[1]))
-    end = generation_config._eos_token_tensor
-    end = most.new_empty(0) if end is None else end.to(most.device)
+    end = end_tokens(generation_config, most.device)
     decoding = _Decoding(Slots(rows[0]), draft, input_ids, most, end, draft_tokens, padding(generation_config))
     with torch.no_grad():
         output = decoding.run()

@@ -15,6 +15,8 @@ from typing import Literal, get_args
 
 import torch
 
+from transduct.training.checks import check_number
+
 Normalization = Literal["hf", "gnmt", "sockeye", "none"]
 
 
@@ -26,7 +28,7 @@ class Scoring:
         normalization: one of the four above; penalty: its `a`; offset: `b` of "sockeye"; word_reward: added for each token.
 
     Raises:
-        ValueError: for another normalisation, or an offset at which lengths have no penalty.
+        ValueError: for another normalisation, what is no finite number, or an offset at which lengths have no penalty.
     """
 
     normalization: Normalization = "hf"
@@ -38,6 +40,9 @@ class Scoring:
         if self.normalization not in get_args(Normalization):
             known = ", ".join(map(repr, get_args(Normalization)))
             raise ValueError(f"length_normalization={self.normalization!r} must be one of {known}")
+        check_number(self.penalty, "length_penalty")
+        check_number(self.offset, "length_offset")
+        check_number(self.word_reward, "word_reward")
         if self.normalization != "sockeye" and self.offset:
             raise ValueError(f"length_offset={self.offset} belongs to length_normalization='sockeye'")
         if self.normalization == "sockeye" and self.offset <= -1:

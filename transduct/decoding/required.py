@@ -7,6 +7,8 @@ text has several forms: as it is, behind a space, and without a token for that s
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from transduct.decoding.texts import check_text, target_ids
+
 
 class Required(NamedTuple):
     """What the targets of one text must have.
@@ -56,6 +58,7 @@ def phrase_ids(tokenizer: Any, phrase: str | Sequence[str], number: int) -> list
     for text in [phrase] if isinstance(phrase, str) else phrase:
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"line {number}: phrase {phrase!r} must be a text, or several texts, of more than white space")
+        check_text(text, number, "a phrase of ")
         for form in (text, f" {text.lstrip()}"):
             ids = list(tokenizer(text_target=form, add_special_tokens=False, verbose=False)["input_ids"])
             found.append(ids)
@@ -74,15 +77,19 @@ def _ends_with(ids: list[int], form: list[int]) -> bool:
     return ids[len(ids) - len(form) :] == form
 
 
-def prefix_ids(tokenizer: Any, prefix: str, first: int | None) -> list[int]:
+def prefix_ids(tokenizer: Any, prefix: str, first: int | None, number: int) -> list[int]:
     """The first tokens of a target that begins so, with what the tokenizer puts before any target.
 
     Args:
-        first: the token that generation forces at the beginning, None: none.
+        first: the token that generation forces at the beginning, None: none; number: that of the line, for messages.
+
+    Raises:
+        ValueError: for a prefix that is no text, or has characters that the vocabulary does not have.
     """
     if not prefix:
         return []
-    ids = list(tokenizer(text_target=prefix, verbose=False)["input_ids"])
-    end = tokenizer.eos_token_id
-    ids = ids[: ids.index(end, 1)] if end in ids[1:] else ids
-    return ids if first is None or ids[:1] == [first] else [first, *ids]
+    check_text(prefix, number, "the prefix of ")
+    ids = target_ids(tokenizer, prefix, first)
+    if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
+        raise ValueError(f"line {number}: the prefix {prefix!r} has characters that the vocabulary does not have")
+    return ids[:-1] if ids[-1] == tokenizer.eos_token_id else ids

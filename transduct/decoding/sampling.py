@@ -19,7 +19,7 @@ from transduct.decoding.beam import NEVER
 from transduct.decoding.ensemble import Mean, make_rows
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
-from transduct.decoding.search import SearchOutput, check_options, length_limits, padding
+from transduct.decoding.search import SearchOutput, check_options, end_tokens, length_limits, padding
 
 
 def sample(
@@ -64,8 +64,7 @@ def sample(
         max_length_by_source,
         min_length_by_source,
     )
-    end = generation_config._eos_token_tensor
-    end = most.new_empty(0) if end is None else end.to(most.device)
+    end = end_tokens(generation_config, most.device)
     processors = RowProcessors(logits_processor, rows.sources, candidates)
     sampling = Sampling(rows, processors, criteria, draw, end, padding(generation_config), most, least)
     with torch.no_grad():

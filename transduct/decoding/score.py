@@ -11,9 +11,11 @@ from typing import Any
 
 from transduct.decoding.forcing import forced, padded
 from transduct.decoding.languages import direction
+from transduct.decoding.models import check_model, first_tokens, source_limit, target_limit, target_vocabulary
 from transduct.decoding.normalization import Normalization, Scoring
 from transduct.decoding.progress import progress_bar
-from transduct.decoding.translator import PENALTIES, check_model, check_text, decoder_start, source_limit, target_limit
+from transduct.decoding.texts import check_text, check_texts, target_ids
+from transduct.decoding.translator import PENALTIES
 from transduct.decoding.windows import WINDOW, length_batches, windows
 
 
@@ -68,9 +70,7 @@ class Scorer:
         check_model(model)
         self.model, self.tokenizer, self.options = model, tokenizer, options
         self.direction = direction(model, tokenizer, options.src_lang, options.tgt_lang, options.task, options.prefix)
-        generation = self.direction.generation
-        self.start = int(generation.get("decoder_start_token_id", decoder_start(model)))
-        self.first = generation.get("forced_bos_token_id", getattr(model.generation_config, "forced_bos_token_id", None))
+        self.start, self.first = first_tokens(model, self.direction.generation)
         self.limits = source_limit(model, tokenizer, options.max_source_length), target_limit(model)
         self.scoring = options.scoring()
 
@@ -84,6 +84,9 @@ class Scorer:
             ValueError: for a text that is none or too long, naming its number.
         """
         numbers = range(1, len(pairs) + 1) if numbers is None else numbers
+        for (source, target), number in zip(pairs, numbers, strict=True):
+            check_text(source, number, "the source of ")
+            _check_target(target, number, target_vocabulary(self.model))
         results = [ScoredTarget(0.0, 0.0, (), ())] * len(pairs)
         full = [number for number, (source, target) in enumerate(pairs) if source.strip() or not _is_blank(target)]
         sources, targets = self.encode([pairs[number] for number in full], [numbers[number] for number in full])
@@ -101,10 +104,6 @@ class Scorer:
 
     def encode(self, pairs: Sequence[tuple[str, Target]], numbers: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
         """The ids of sources and of targets; errors as of a call."""
-        for (source, target), number in zip(pairs, numbers, strict=True):
-            check_text(source, number)
-            if isinstance(target, str):
-                check_text(target, number)
         if not pairs:
             return [], []
         with self.direction.applied(self.tokenizer):
@@ -120,12 +119,7 @@ class Scorer:
 
     def _target(self, target: Target) -> list[int]:
         """The ids that a search would generate for a target."""
-        if not isinstance(target, str):
-            return list(target)
-        ids = self.tokenizer(text_target=target, verbose=False)["input_ids"]
-        end = self.tokenizer.eos_token_id
-        ids = ids[: ids.index(end) + 1] if end in ids else ids
-        return ids if self.first is None or ids[:1] == [self.first] else [self.first, *ids]
+        return target_ids(self.tokenizer, target, self.first) if isinstance(target, str) else list(map(int, target))
 
     def _score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[ScoredTarget]:
         ids, mask = padded(sources, self.tokenizer.pad_token_id, self.tokenizer.padding_side)
@@ -144,6 +138,18 @@ class Scorer:
                 scores.tolist(), totals.tolist(), targets, log_probs.tolist(), certain.tolist(), strict=True
             )
         ]
+
+
+def _check_target(target: Any, number: int, vocabulary: int) -> None:
+    """Raises ValueError for what is neither a text nor ids of the target vocabulary."""
+    if isinstance(target, str):
+        check_text(target, number, "the target of ")
+        return
+    ids: list[Any] = list(target) if isinstance(target, Iterable) and not isinstance(target, bytes) else [""]
+    wrong = [token for token in ids if isinstance(token, bool) or not hasattr(token, "__index__") or not 0 <= token < vocabulary]
+    if wrong:
+        what = f"a text, or ids of the {vocabulary} tokens of the target vocabulary"
+        raise ValueError(f"the target of line {number} must be {what}, not {target!r}")
 
 
 def _is_blank(target: Target) -> bool:
@@ -189,8 +195,7 @@ def score(
         ValueError: for lists of different lengths, a text that is too long or none, and unknown options.
     """
     for name, texts in (("sources", sources), ("targets", targets)):
-        if isinstance(texts, str):
-            raise ValueError(f"{name} is one string: pass a list of them, such as [text]")
+        check_texts(name, texts)
     options = ScoringOptions(
         length_normalization, length_penalty, length_offset, word_reward, max_tokens_per_batch, src_lang, tgt_lang, task, prefix,
         max_source_length,

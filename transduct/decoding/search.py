@@ -19,7 +19,9 @@ from transduct.decoding.normalization import Normalization, Scoring
 from transduct.decoding.prefixes import ForcedPrefixes
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
+from transduct.decoding.tries import InTrie
 from transduct.generation import SourceLengthCriteria
+from transduct.training.checks import check_number
 
 STOPPING: dict[Any, Stopping] = {False: "heuristic", True: "first", "never": "exact"}
 """transformers' `early_stopping`: by the current length's score, at the first N hypotheses, or when nothing can improve."""
@@ -119,13 +121,12 @@ def beam_search(
     )
     if coverage_penalty:
         rows.coverage = Coverage(coverage_penalty, coverage_layer, rows)
-    end = generation_config._eos_token_tensor
     options = BeamOptions(
         beams=beams,
         wanted=generation_config.num_return_sequences,
         scoring=scoring,
         stopping="first" if beams == 1 else STOPPING[generation_config.early_stopping],
-        end=most.new_empty(0) if end is None else end.to(most.device),
+        end=end_tokens(generation_config, most.device),
         pad=padding(generation_config) if beams == 1 else beam_padding(generation_config),
         most=most,
         least=least,
@@ -194,6 +195,8 @@ def check_options(search: str, config: GenerationConfig, synced_gpus: bool, samp
         raise ValueError(f"{search} needs do_sample=True and num_beams=1, not {config.do_sample!r} and {config.num_beams}")
     if config.num_beams < 1:
         raise ValueError(f"num_beams={config.num_beams} must be at least 1, which is greedy search")
+    if config.num_return_sequences < 1:
+        raise ValueError(f"num_return_sequences={config.num_return_sequences} must be at least 1")
     if config.early_stopping not in STOPPING:
         raise ValueError(f"early_stopping={config.early_stopping!r} must be False, True or 'never'")
 
@@ -205,8 +208,13 @@ def padding(config: GenerationConfig) -> int:
 
 def beam_padding(config: GenerationConfig) -> int:
     """The same as transformers' beam search fills it: the end token where the padding token is 0."""
+    return padding(config) or next(iter(end_tokens(config, "cpu").tolist()), 0)
+
+
+def end_tokens(config: GenerationConfig, device: torch.device | str) -> torch.Tensor:
+    """The ids (E) of the tokens that end an output, maybe none."""
     end = config._eos_token_tensor
-    return padding(config) or (0 if end is None else int(end[0]))
+    return torch.empty(0, dtype=torch.long, device=device) if end is None else end.to(device)
 
 
 def length_limits(
@@ -241,7 +249,7 @@ def length_limits(
     limits = (limits if most is None else torch.minimum(limits, most.to(limits.device))).clamp(min=1)
     check_lengths(limits, least, config, prompt)
     for processor in processors:
-        if isinstance(processor, ForcedPrefixes):
+        if isinstance(processor, (ForcedPrefixes, InTrie)):
             processor.check_room(limits, prompt)
     return limits, None if least is None else least.to(limits.device), own
 
@@ -289,6 +297,15 @@ def source_lengths(name: str, arguments: dict[str, Any], sources: int) -> torch.
 
 def length_by_source(name: str, ratio: tuple[float, float], lengths: torch.Tensor) -> torch.Tensor:
     """`a * S + b` tokens (sources), rounded down."""
-    if len(ratio) != 2:
-        raise ValueError(f"{name}={ratio!r} must be two numbers (a, b), for a * source length + b tokens")
+    check_ratio(name, ratio)
     return (ratio[0] * lengths + ratio[1]).floor().long()
+
+
+def check_ratio(name: str, ratio: Any) -> None:
+    """Raises ValueError for a limit by source that is not two finite numbers, or would fall as sources grow."""
+    if not isinstance(ratio, Sequence) or isinstance(ratio, str) or len(ratio) != 2:
+        raise ValueError(f"{name}={ratio!r} must be two numbers (a, b), for a * source length + b tokens")
+    for number in ratio:
+        check_number(number, name)
+    if ratio[0] < 0:
+        raise ValueError(f"{name}={ratio!r}: a of a * source length + b tokens must be at least 0")

@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 CLOSING = "\"'”’»)\\]}›」』）】"
-END = re.compile(rf"[.!?…؟۔।॥။።፧]+[{CLOSING}]*(?=\s)|[。！？｡]+[{CLOSING}]*|\n")
-INITIAL = re.compile(r"(?:^|[\s.(])[^\W\d_]\.$|^\s*\d+\.$")
+STOPS = ".!?…؟۔।॥။።፧"
+END = re.compile(rf"(?<![{STOPS}])[{STOPS}]+[{CLOSING}]*(?=\s)|[。！？｡]+[{CLOSING}]*|\n")  # a run of stops is tried once
+FOLLOWING = re.compile(r"\s*(\S?)")
+INITIAL = re.compile(r"(?:^|[\s.(])[^\W\d_]\.$")
+NUMBER = re.compile(r"\s*\d+\.")
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,12 @@ def _ends(text: str) -> Iterator[int]:
     start = 0
     for found in END.finditer(text):
         end = found.end()
-        following = text[end:].lstrip()[:1]
-        if found.group() != "\n" and (following.islower() or INITIAL.search(text[start:end])):
-            continue
+        if found.group() != "\n":
+            following = FOLLOWING.match(text, end)
+            assert following is not None  # of nothing, too
+            last = text[max(start, end - 3) : end]  # no more of a long text is looked at, however many stops it has
+            if following[1].islower() or INITIAL.search(last) or NUMBER.fullmatch(text, start, end):
+                continue
         yield end
         start = end
 

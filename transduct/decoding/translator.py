@@ -24,11 +24,15 @@ from transduct.decoding.alignments import (
 )
 from transduct.decoding.forcing import padded
 from transduct.decoding.languages import direction
+from transduct.decoding.models import check_model, first_tokens, source_limit, target_limit
 from transduct.decoding.normalization import Normalization, Scoring
 from transduct.decoding.required import NOTHING, Required, phrase_ids, prefix_ids
+from transduct.decoding.search import check_ratio
 from transduct.decoding.sentences import Piece, fitted, sentences
 from transduct.decoding.strategies import Strategy
+from transduct.decoding.texts import check_text
 from transduct.decoding.windows import length_batches
+from transduct.training.checks import check_count
 
 PENALTIES: dict[str, float] = {"hf": 1.0, "gnmt": 0.6, "sockeye": 1.0, "none": 0.0}
 """The exponent of each normalisation where nobody names one; 0.6 is the paper's."""
@@ -78,10 +82,11 @@ class TranslationOptions:
     def __post_init__(self):
         if self.long not in ("refuse", "split"):
             raise ValueError(f"long={self.long!r} must be 'refuse' or 'split'")
-        for name in ("num_beams", "num_return_sequences", "max_source_length"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
+        for name in ("num_beams", "num_return_sequences", "max_source_length", "max_tokens_per_batch"):
+            if (value := getattr(self, name)) is not None:
+                check_count(value, name, 1)
+        if self.max_length_by_source is not None:
+            check_ratio("max_length_by_source", self.max_length_by_source)
         attention = (self.alignments.layer, self.alignments.heads)
         if attention != (None, None) and self.alignments.unit is None and not self.replace_unknown:
             raise ValueError(f"alignment_layer, alignment_heads={attention} belong to alignments or replace_unknown")
@@ -115,8 +120,7 @@ class Translator:
         self.direction = direction(model, tokenizer, options.src_lang, options.tgt_lang, options.task, options.prefix)
         self.settings = self._settings()
         self.limit = source_limit(model, tokenizer, options.max_source_length)
-        start = self.settings.get("decoder_start_token_id", decoder_start(model))
-        self.start = int(start)
+        self.start, self.first = first_tokens(model, self.settings)
 
     def _settings(self) -> dict[str, Any]:
         """What `generate` is told in every batch: what the caller said, else the task, else the model's own."""
@@ -188,12 +192,16 @@ class Translator:
             source.place = number, place
         if required == NOTHING:
             return
-        if len(pieces) != 1:
-            raise ValueError(f"line {number} has {len(pieces)} pieces: phrases and prefixes are for texts of one")
-        first = self.settings.get("forced_bos_token_id", getattr(self.model.generation_config, "forced_bos_token_id", None))
+        if not pieces:
+            raise ValueError(f"line {number} is empty, and so is its output: it can hold no phrases and no prefix")
+        if required.phrases and len(pieces) > 1:
+            raise ValueError(
+                f"line {number} is translated in {len(pieces)} pieces, and nothing says which one should hold its phrases: give "
+                "each piece a line of its own, or leave out split_sentences and long='split'"
+            )
         with self.direction.applied(self.tokenizer):
             pieces[0].phrases = [phrase_ids(self.tokenizer, phrase, number) for phrase in required.phrases]
-            pieces[0].prefix = prefix_ids(self.tokenizer, required.prefix, first)
+            pieces[0].prefix = prefix_ids(self.tokenizer, required.prefix, self.first, number)
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         if not texts:
@@ -350,65 +358,3 @@ def _usable(units: Sequence[Sequence[int | None]], mask: torch.Tensor) -> tuple[
     for row, own, offset in zip(usable, units, offsets, strict=True):
         row[offset : offset + len(own)] = torch.tensor([unit is not None for unit in own])
     return usable, offsets
-
-
-def check_model(model: Any) -> None:
-    """Raises ValueError for a model that does not turn texts into texts."""
-    if not getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
-        raise ValueError(f"model is a {type(model).__name__}, which is no encoder-decoder that generates text")
-    if model.main_input_name != "input_ids":
-        raise ValueError(f"model reads {model.main_input_name}, not text")
-
-
-def check_text(text: Any, number: int) -> None:
-    """Raises ValueError for what no tokenizer can encode, naming its number."""
-    if not isinstance(text, str):
-        raise ValueError(f"line {number} is a {type(text).__name__}, not a string")
-    if "\0" in text:
-        raise ValueError(f"line {number} holds a NUL character, which is no text: remove it")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"line {number} is no valid Unicode at character {error.start}: it was decoded wrongly") from None
-
-
-def decoder_start(model: Any) -> int:
-    """The token that the decoder starts with."""
-    for config in (model.generation_config, model.config):
-        for name in ("decoder_start_token_id", "bos_token_id"):
-            token = getattr(config, name, None)
-            if token is not None:
-                return token
-    raise ValueError("neither the generation config nor the config has a decoder_start_token_id: set one")
-
-
-def source_limit(model: Any, tokenizer: Any, chosen: int | None) -> int | None:
-    """The most tokens of a source, or None where there is no limit.
-
-    Raises:
-        ValueError: for a chosen limit that exceeds the model's positions.
-    """
-    positions = source_positions(model)
-    if chosen is not None:
-        if positions is not None and chosen > positions:
-            raise ValueError(f"max_source_length={chosen} exceeds the {positions} positions of the model")
-        return chosen
-    usual = tokenizer.model_max_length
-    return min((limit for limit in (positions, usual if usual < 10**9 else None) if limit is not None), default=None)
-
-
-def source_positions(model: Any) -> int | None:
-    """The positions that a source can have, or None where there is no limit."""
-    return _positions(model, "max_positions")
-
-
-def target_limit(model: Any) -> int | None:
-    """The most tokens of a target, or None where there is no limit."""
-    return _positions(model, "resolved_decoder_max_positions")
-
-
-def _positions(model: Any, name: str) -> int | None:
-    config = model.config
-    if hasattr(config, name):
-        return getattr(config, name) if config.positions == "learned" else None
-    return getattr(config, "max_position_embeddings", None)

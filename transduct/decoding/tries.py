@@ -19,20 +19,26 @@ class TokenTrie:
     """Token sequences, by their beginnings.
 
     Raises:
-        ValueError: for an empty sequence, or none at all.
+        ValueError: for an empty sequence, or none at all, and for what is no token id.
     """
 
     def __init__(self, sequences: Iterable[Sequence[int]]):
         self.root: Node = {}
+        self.tokens: set[int] = set()
+        self.longest = 0  # tokens of the longest sequence
         for sequence in sequences:
             if not len(sequence):
                 raise ValueError("a trie holds no empty sequence: leave it out")
             node = self.root
             for token in sequence:
                 node = node.setdefault(int(token), {})
+                self.tokens.add(int(token))
             node[None] = True
+            self.longest = max(self.longest, len(sequence))
         if not self.root:
             raise ValueError("a trie needs one sequence at least; with none, nothing could be generated")
+        if min(self.tokens) < 0:
+            raise ValueError(f"a trie holds {min(self.tokens)}, which is no token id: they are not negative")
 
     def node(self, beginning: Sequence[int]) -> Node | None:
         """Where a beginning leads, None if no sequence begins so."""
@@ -47,16 +53,41 @@ class InTrie(LogitsProcessor):
 
     Args:
         trie: sequences without start and end tokens; end: ids of end tokens; prompt_length: tokens the decoder starts with.
+
+    Raises:
+        ValueError: for an end token within a sequence.
     """
 
     def __init__(self, trie: TokenTrie, end: int | Sequence[int], prompt_length: int = 1):
         self.trie = trie
         self.end = [end] if isinstance(end, int) else list(end)
+        self.most = max(*trie.tokens, *self.end)
+        if inside := trie.tokens.intersection(self.end):
+            raise ValueError(f"a trie holds the end token {min(inside)}, behind which nothing is written: leave it out")
         self.prompt_length = prompt_length
         self.nodes: dict[tuple[int, ...], Node | None] = {}  # where the hypotheses of the last step were
 
+    def check_room(self, most: torch.Tensor, prompt: int) -> None:
+        """Refuse limits that would cut sequences off.
+
+        Args:
+            most: (sources), tokens that may be generated; prompt: tokens that the decoder started with.
+
+        Raises:
+            ValueError: naming a source.
+        """
+        needed = self.trie.longest + 1 + self.prompt_length - prompt
+        short = (most < needed).nonzero().flatten().tolist()
+        if short:
+            raise ValueError(
+                f"the longest sequence of the trie takes {needed} tokens with its end, but the limit of source {short[0]} is "
+                f"{int(most[short[0]])}: allow more, or leave long sequences out"
+            )
+
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores (rows, V) in which only what the trie allows is possible."""
+        if self.most >= scores.shape[1]:
+            raise ValueError(f"a trie holds token {self.most}, but the vocabulary has {scores.shape[1]} tokens")
         if input_ids.shape[1] < self.prompt_length:
             return scores
         rows = list(map(tuple, input_ids[:, self.prompt_length :].tolist()))

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from transduct.training.checks import check_count
+
 Item = TypeVar("Item")
 
 WINDOW = 2048
@@ -19,8 +21,7 @@ def windows(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
     Raises:
         ValueError: for windows of less than one item.
     """
-    if most < 1:
-        raise ValueError(f"window={most} must be at least 1")
+    check_count(most, "window", 1)
     window: list[Item] = []
     characters = 0
     for item in items:
@@ -48,8 +49,7 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     Raises:
         ValueError: for a budget of less than one token.
     """
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens_per_batch={max_tokens} must be at least 1")
+    check_count(max_tokens, "max_tokens_per_batch", 1)
     batches: list[list[int]] = []
     longest = 0
     for number in sorted(range(len(lengths)), key=lambda each: -lengths[each]):

@@ -23,6 +23,7 @@ from transduct.cli.evaluate import evaluate
 from transduct.cli.export import export
 from transduct.cli.import_ import import_
 from transduct.cli.plan import plan
+from transduct.cli.push import push
 from transduct.cli.score import score
 from transduct.cli.train import train
 from transduct.cli.translate import translate
@@ -46,6 +47,7 @@ app.command()(evaluate)
 app.command()(average)
 app.command(name="import")(import_)
 app.command()(export)
+app.command()(push)
 app.command()(doctor)
 
 

@@ -1,0 +1,58 @@
+"""`transduct push` on the command line: what it prints. What it does is tested in test_hub_sharing.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+
+from hub_clients import client_in_this_process
+from hub_server import Account, Hub, serving
+from tiny_translation import tiny_translation
+from transduct.cli.main import run
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the client's own uploads
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "translator"
+    for part in tiny_translation():
+        part.save_pretrained(folder)
+    return folder
+
+
+def test_the_command_tells_where_the_model_is(folder, capsys, tmp_path, monkeypatch):
+    hub = Hub({"a-token": Account("ann")})
+    with serving(hub) as url, client_in_this_process(url, tmp_path, monkeypatch, "a-token"):
+        assert run(["push", str(folder), "ann/model", "--license", "mit", "--language", "en", "--task", "translation"]) == 0
+        assert f"shared   {url}/ann/model, commit " in capsys.readouterr().out
+        card = ModelCard(hub.repositories["ann/model"].files()["README.md"].content.decode())
+        assert (card.data.license, card.data.language, card.data.pipeline_tag) == ("mit", ["en"], "translation")
+        assert run(["push", str(folder), "ann/model", "--json", "--license", "mit"]) == 0
+        told = json.loads(capsys.readouterr().out)
+    assert told["url"] == f"{url}/ann/model"
+    assert told["files"]["model.safetensors"] == (folder / "model.safetensors").stat().st_size
+
+
+def test_a_rehearsal_sends_nothing(folder, capsys):
+    """This process is offline: a request would fail."""
+    assert run(["push", str(folder), "ann/model", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert f"{(folder / 'model.safetensors').stat().st_size:,} bytes" in printed
+    assert "AutoModelForSeq2SeqLM" in printed
+    assert printed.endswith("Nothing was sent.\n")
+    assert run(["push", str(folder), "ann/model", "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["url"] is None
+    assert "model.safetensors" in told["files"]
+
+
+def test_without_the_network(folder, capsys):
+    assert run(["push", str(folder), "ann/model"]) == 2
+    assert capsys.readouterr().err == "transduct: HF_HUB_OFFLINE is set, so that nothing can be shared: unset it\n"
+
+
+def test_an_evaluation_has_a_name(folder, capsys):
+    assert run(["push", str(folder), "ann/model", "--evaluation", "x.json"]) == 2
+    assert "must read NAME=FILE" in capsys.readouterr().err

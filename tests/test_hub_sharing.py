@@ -1,0 +1,284 @@
+"""`transduct push` against a Hub over real HTTP: what goes there, what does not, and what is said when it fails."""
+
+import shutil
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+
+from hub_clients import client_in_this_process
+from hub_server import Account, Blob, Fault, Hub, serving
+from tiny_translation import tiny_translation
+from transduct import TransductForConditionalGeneration
+from transduct.cli.main import run
+from transduct.hub import Options, prepare, push
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the client's own uploads
+
+TOKEN, READER = "hf_" + "w" * 30, "hf_" + "r" * 30
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "translator"
+    for part in tiny_translation():
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(saved, tmp_path / "translator"))
+
+
+@pytest.fixture
+def hub() -> Hub:
+    return Hub({TOKEN: Account("ann", ("team",)), READER: Account("ann", writes=False)})
+
+
+@pytest.fixture
+def online(hub, tmp_path, monkeypatch):
+    with serving(hub) as url, client_in_this_process(url, tmp_path / "home", monkeypatch, TOKEN):
+        yield url
+    assert hub.unknown == []
+
+
+def files(hub: Hub, name: str = "ann/model", revision: str = "main") -> dict[str, Blob]:
+    return hub.repositories[name].files(revision)
+
+
+def fails(capsys, *arguments) -> str:
+    """Run `transduct push`, which must refuse; return the one line that it says."""
+    assert run(["push", *map(str, arguments)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]  # behind bars of uploads
+    assert said.startswith("transduct: ")
+    return said
+
+
+# ---- what goes there ----------------------------------------------------------------------------------------------------------
+def test_a_model_goes_there_whole_in_one_commit(online, hub, folder):
+    shared = push(folder, "ann/model")
+    there = files(hub)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert there[path.relative_to(folder).as_posix()].content == path.read_bytes()
+    assert set(there) == {"README.md", ".gitattributes"} | {path.name for path in folder.iterdir()}
+    assert len(hub.repositories["ann/model"].commits) == 2  # the Hub's own, and this
+    assert shared.commit == hub.repositories["ann/model"].branches["main"]
+    assert shared.url == f"{online}/ann/model"
+    assert {"modeling.py", "configuration.py", "tokenizer.json"} <= set(there)
+
+
+def test_what_is_downloaded_computes_the_same(online, hub, folder, tmp_path):
+    push(folder, "ann/model")
+    back = huggingface_hub.snapshot_download("ann/model", cache_dir=tmp_path / "cache")
+    ids = torch.tensor([[4, 5, 6, 1]])
+    models = [TransductForConditionalGeneration.from_pretrained(place) for place in (folder, back)]
+    with torch.no_grad():
+        logits = [model(ids, decoder_input_ids=ids).logits for model in models]
+    assert torch.equal(*logits)
+
+
+def test_shards_replace_a_file_and_a_file_replaces_shards(online, hub, folder):
+    model, tokenizer = tiny_translation()
+    push(folder, "ann/model")
+    sharded = folder.with_name("sharded")
+    model.save_pretrained(sharded, max_shard_size="20KB")
+    tokenizer.save_pretrained(sharded)
+    push(sharded, "ann/model")
+    weights = {name for name in files(hub) if "safetensors" in name}
+    assert weights == {path.name for path in sharded.glob("*.safetensors*")}
+    assert len(weights) > 2
+    push(folder, "ann/model")
+    assert {name for name in files(hub) if "safetensors" in name} == {"model.safetensors"}
+
+
+def test_only_what_belongs_to_the_model(folder):
+    for name in ("optimizer.pt", "training_args.bin", ".hidden", "other.safetensors"):
+        (folder / name).write_bytes(b"x")
+    (folder / "trainer_state.json").write_text("{}")
+    (folder / "checkpoint-5").mkdir()
+    (folder / "checkpoint-5" / "config.json").write_text("{}")
+    (folder / "LICENSE").write_text("terms")
+    share = prepare(folder, "ann/model", Options())
+    assert set(share.left_out) == {
+        "optimizer.pt", "training_args.bin", "trainer_state.json", ".hidden", "other.safetensors", "checkpoint-5/config.json",
+    }  # fmt: skip
+    assert "LICENSE" in {file.path for file in share.files}
+    assert "pickle" in share.left_out["optimizer.pt"]
+
+
+def test_code_that_is_not_there_is_that_of_the_package(folder):
+    whole = {file.path: file.size for file in prepare(folder, "ann/model", Options()).files}
+    (folder / "attention.py").unlink()
+    share = prepare(folder, "ann/model", Options())
+    assert {file.path: file.size for file in share.files} == whole
+    assert any("code" in note for note in share.notes)
+
+
+def test_code_of_an_older_version_stays(folder):
+    (folder / "attention.py").write_text((folder / "attention.py").read_text() + "\n# older\n")
+    share = prepare(folder, "ann/model", Options())
+    assert {file.path: file.source for file in share.files}["attention.py"] == folder / "attention.py"
+    assert not any("code" in note for note in share.notes)
+
+
+def test_branches_and_private_repositories(online, hub, folder):
+    push(folder, "team/model", private=True, revision="next/one")
+    repository = hub.repositories["team/model"]
+    assert repository.private
+    assert set(repository.branches) == {"main", "next/one"}
+    assert set(repository.files("main")) == {".gitattributes"}
+    assert "model.safetensors" in repository.files("next/one")
+    push(folder, "team/public", private=False)
+    assert not hub.repositories["team/public"].private
+    with pytest.raises(ValueError, match="everybody can see it"):
+        push(folder, "team/public", private=True)
+
+
+def test_nothing_is_sent_twice(online, hub, folder):
+    first = push(folder, "ann/model")
+    assert push(folder, "ann/model") == first
+    assert len(hub.seen("PUT", "/lfs/")) == len([blob for blob in files(hub).values() if blob.lfs])
+
+
+# ---- folders that are refused -------------------------------------------------------------------------------------------------
+def cut(folder: Path, name: str) -> None:
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "config.json is missing"),
+        (lambda folder: (folder / "config.json").write_text('{"model_type": "t5"}'), "model_type='t5'"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "weights there are none"),
+        (lambda folder: cut(folder, "model.safetensors"), "model.safetensors"),
+        (lambda folder: cut(folder, "tokenizer.json"), "tokenizer"),
+        (lambda folder: (folder / "weights.part").write_bytes(b""), "half-written"),
+        (lambda folder: (folder / "notes.txt").write_text("my key is hf_" + "x" * 30), "notes.txt' holds a token"),
+    ],
+)  # fmt: skip
+def test_folders_that_are_no_whole_model(spoil, message, folder, capsys):
+    spoil(folder)
+    assert message in fails(capsys, folder, "ann/model")
+
+
+def test_a_shard_that_is_missing(tmp_path, capsys):
+    tiny_translation()[0].save_pretrained(tmp_path, max_shard_size="20KB")
+    next(tmp_path.glob("model-00002-*")).unlink()
+    assert "is missing" in fails(capsys, tmp_path, "ann/model")
+
+
+def test_folders_that_are_not_there_or_not_done(tmp_path, folder, capsys):
+    assert "there is no folder" in fails(capsys, tmp_path / "nothing", "ann/model")
+    (tmp_path / "recipe.yaml").write_text("output: x\n")
+    assert "has no model yet" in fails(capsys, tmp_path, "ann/model")
+    assert "half-written" in fails(capsys, folder.rename(folder.with_name("model.part")), "ann/model")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model"], "must begin with a user or an organisation"),
+        (["ann/mo del"], "cannot be a name on the Hub"),
+        (["ann/model", "--revision", "../x"], "must be the name of a branch"),
+        (["ann/model", "--evaluation", "x.json"], "must read NAME=FILE"),
+        (["ann/model", "--evaluation", "WMT=no/such.json"], "no/such.json is no evaluation"),
+    ],
+)
+def test_names_that_cannot_be(arguments, message, folder, capsys):
+    assert message in fails(capsys, folder, *arguments)
+
+
+# ---- what the Hub refuses -----------------------------------------------------------------------------------------------------
+def test_tokens_that_do_not_do(online, hub, folder, capsys, monkeypatch):
+    assert "knows no valid token" in fails(capsys, folder, "ann/model", "--token", "hf_" + "n" * 30)
+    assert "may not write to ann/model" in fails(capsys, folder, "ann/model", "--token", READER)
+    assert "may not write to stranger/model" in fails(capsys, folder, "stranger/model")
+    monkeypatch.delenv("HF_TOKEN")
+    assert "set HF_TOKEN" in fails(capsys, folder, "ann/model")
+    assert hub.repositories == {}
+    assert run(["push", str(folder), "ann/model", "--token", TOKEN]) == 0
+
+
+def test_no_message_tells_a_token(online, hub, folder, capsys, caplog):
+    secret = "hf_" + "s" * 30
+    for token in (secret, f"{secret} x", f"{secret}\nx"):
+        fails(capsys, folder, "ann/model", "--token", token)
+        run(["push", str(folder), "ann/model", "--token", token, "--debug"])
+        printed = capsys.readouterr()
+        assert secret not in printed.out + printed.err + caplog.text
+    hub.accounts[secret] = Account("ann")
+    (folder / "notes.txt").write_text(secret)
+    assert secret not in fails(capsys, folder, "ann/model", "--token", secret)
+    (folder / "notes.txt").unlink()
+    assert run(["push", str(folder), "ann/model", "--token", secret]) == 0
+    printed = capsys.readouterr()
+    assert secret not in printed.out + printed.err + caplog.text
+    assert all(secret.encode() not in blob.content for blob in files(hub).values())
+
+
+@pytest.mark.parametrize(
+    ("status", "message"), [(404, "finds no ann/model"), (409, "changed by somebody else"), (400, "refuses")]
+)
+def test_errors_of_the_hub(status, message, online, hub, folder, capsys):
+    hub.faults.append(Fault("POST", "/commit/", status))
+    assert message in fails(capsys, folder, "ann/model")
+    assert set(files(hub)) == {".gitattributes"}
+
+
+def test_somebody_else_was_faster(online, hub, folder, monkeypatch):
+    push(folder, "ann/model")
+
+    class Slower(huggingface_hub.HfApi):
+        def create_commit(self, *args, **kwargs):
+            hub.repositories["ann/model"].commit("main", files(hub) | {"new.txt": Blob(b"new")})
+            return super().create_commit(*args, **kwargs)
+
+    monkeypatch.setattr("transduct.hub.sharing.HfApi", Slower)
+    (folder / "LICENSE").write_text("terms")
+    with pytest.raises(ValueError, match="changed by somebody else"):
+        push(folder, "ann/model")
+    assert "new.txt" in files(hub)
+    assert "LICENSE" not in files(hub)
+
+
+@pytest.mark.parametrize("fault", [Fault("PUT", "/lfs/part/.*/3", drop_after=1000), Fault("PUT", "/lfs/part/.*/3", 503)], ids=str)
+def test_a_fault_that_passes_is_not_noticed(fault, online, hub, folder):
+    hub.part_size = 10_000
+    hub.faults.append(fault)
+    push(folder, "ann/model")
+    assert fault.times == 0
+    assert files(hub)["model.safetensors"].content == (folder / "model.safetensors").read_bytes()
+
+
+def test_a_push_that_breaks_off_goes_on(online, hub, folder, capsys, monkeypatch):
+    """Of several shards one does not arrive, however often it is tried: the next push sends only what is not there yet."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    model, _ = tiny_translation()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    (folder / "model.safetensors").unlink()
+    shards = sorted(folder.glob("model-*.safetensors"))
+    lost = huggingface_hub.utils.sha.sha_fileobj(shards[-1].open("rb")).hex()
+    hub.faults.append(Fault("PUT", f"/lfs/whole/{lost}", drop_after=100, times=6))
+    said = fails(capsys, folder, "ann/model")
+    assert "connection to" in said
+    assert "not sent twice" in said
+    assert set(files(hub)) == {".gitattributes"}
+    arrived, sent = set(hub.objects), len(hub.seen("PUT", "/lfs/whole/"))
+    push(folder, "ann/model")
+    again = {request.path[-64:] for request in hub.seen("PUT", "/lfs/whole/")[sent:]}
+    assert arrived
+    assert lost in again
+    assert not again & arrived
+    assert all(files(hub)[shard.name].content == shard.read_bytes() for shard in shards)
+
+
+def test_a_hub_that_cannot_be_reached(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with client_in_this_process("http://127.0.0.1:9", tmp_path / "home", monkeypatch, TOKEN):
+        assert "the connection to http://127.0.0.1:9 failed" in fails(capsys, folder, "ann/model")

@@ -1,0 +1,96 @@
+"""`transduct push FOLDER NAME/MODEL`: share a model on the Hub, with a card that says what is known of it."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from transduct.hub import Share, Shared
+
+
+def push(
+    folder: Annotated[str, typer.Argument(help="A model's folder, or the output folder of a run, whose model is shared.")],
+    repository: Annotated[str, typer.Argument(metavar="NAME/MODEL", help="Of you or an organisation; made if it is not there.")],
+    private: Annotated[
+        bool | None, typer.Option("--private/--public", help="Who may see a new repository; without it, as the Hub has it.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch to write, made if it is not there; main without it.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(help="With the right to write; without it HF_TOKEN, or that of `hf auth login`.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show files and card; send nothing.")] = False,
+    license: Annotated[str | None, typer.Option(help="For the card, as the Hub writes it, such as apache-2.0.")] = None,
+    language: Annotated[list[str] | None, typer.Option(help="For the card, such as en; may be repeated.")] = None,
+    task: Annotated[str | None, typer.Option(help="For the card, such as translation or summarization.")] = None,
+    evaluation: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="For the card: what `transduct evaluate --json` wrote for the test set NAME."),
+    ] = None,
+    overwrite_card: Annotated[
+        bool, typer.Option("--overwrite-card", help="Replace a README.md that a person wrote, here or there.")
+    ] = False,
+    message: Annotated[str | None, typer.Option(help="Of the commit.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Share a model on the Hub.
+
+    Weights, tokenizer, code and a model card go there in one commit; optimizers and other pickles never do. A push that breaks
+    off goes on when it is repeated.
+    """
+    from transduct.hub import Options, Said, prepare, upload
+
+    said = Said(license, tuple(language or ()), task)
+    options = Options(private, revision, overwrite_card, said, _named(evaluation or ()), message)
+    share = prepare(folder, repository, options, token)
+    if not as_json:
+        _show(share, dry_run)
+    shared = None if dry_run else upload(share, token)
+    if as_json:
+        typer.echo(json.dumps(_as_json(share, shared), indent=2))
+    elif shared is not None:
+        for note in shared.notes:
+            typer.echo(f"{'note':<9}{note}")
+        typer.echo(f"{'shared':<9}{shared.url}, commit {shared.commit}")
+
+
+def _named(evaluations: Any) -> dict[str, str]:
+    found = {}
+    for text in evaluations:
+        name, equals, file = text.partition("=")
+        if not equals or not name or not file:
+            raise ValueError(f"--evaluation {text!r} must read NAME=FILE, such as WMT14=wmt14.json")
+        found[name] = file
+    return found
+
+
+def _show(share: "Share", whole: bool) -> None:
+    """What goes where; of a rehearsal each file, and the card."""
+    typer.echo(f"{'folder':<9}{share.folder}")
+    typer.echo(f"{'to':<9}{share.repository}{'' if share.options.revision is None else f', branch {share.options.revision}'}")
+    if whole:
+        width = max(len(file.path) for file in share.files)
+        for file in share.files:
+            typer.echo(f"{'file':<9}{file.path:<{width}}  {file.size:>14,} bytes")
+    typer.echo(f"{'files':<9}{len(share.files)} and the card, {share.size:,} bytes")
+    for name, reason in share.left_out.items():
+        typer.echo(f"{'left out':<9}{name}: {reason}")
+    for note in share.notes:
+        typer.echo(f"{'note':<9}{note}")
+    if whole:
+        typer.echo(f"\nREADME.md:\n\n{share.card}\nNothing was sent.")
+
+
+def _as_json(share: "Share", shared: "Shared | None") -> dict[str, Any]:
+    return {
+        "folder": str(share.folder),
+        "repository": share.repository,
+        "revision": share.options.revision or "main",
+        "files": {file.path: file.size for file in share.files},
+        "left_out": dict(share.left_out),
+        "card": share.card,
+        "notes": [*share.notes, *(() if shared is None else shared.notes)],
+        "url": None if shared is None else shared.url,
+        "commit": None if shared is None else shared.commit,
+    }

@@ -1,0 +1,246 @@
+"""Sharing a model folder on the Hub: first what would be uploaded, without the network; then one commit.
+
+- One commit, so that nobody ever finds half of a new model: weights of before that are no longer part of it are deleted by the
+  same one. `HfApi.create_commit` does that; `upload_folder` may split what it uploads into several.
+- An upload that breaks off goes on when it is started again: what the Hub has of the weights is not sent twice. If somebody else
+  has changed the repository in the meantime, nothing is committed.
+- The token is taken from the argument, or as `huggingface_hub` finds it (`HF_TOKEN`, `hf auth login`). It is in no message.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RevisionNotFoundError
+from huggingface_hub.utils import validate_repo_id
+
+from transduct import __version__
+from transduct.hub.cards import Said, is_ours, license_in, write_card
+from transduct.hub.facts import facts_of
+from transduct.hub.folders import CARD, INDEX, File, contents, model_folder
+
+WEIGHTS = re.compile(rf"model\.safetensors|model-\d+-of-\d+\.safetensors|{re.escape(INDEX)}")
+"""Files that an earlier model may have left in the repository, and that would be read in place of the new ones."""
+REQUEST_ERROR: Any = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
+"""What the client raises when a connection fails, from whichever library this version of huggingface_hub takes it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a folder is shared.
+
+    Args:
+        private: True or False: who may see a repository that is made now; None: as the Hub has it for the account.
+        revision: the branch to write; it is made if it is not there. None: main.
+        overwrite_card: replace a card that a person has written or changed.
+        evaluations: files of `transduct evaluate --json`, by the names of their test sets, for the card.
+        message: of the commit.
+    """
+
+    private: bool | None = None
+    revision: str | None = None
+    overwrite_card: bool = False
+    said: Said = field(default_factory=Said)
+    evaluations: Mapping[str, str] = field(default_factory=dict)
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class Share:
+    """What would be uploaded."""
+
+    folder: Path
+    repository: str
+    files: Sequence[File]
+    """All but the card."""
+    left_out: Mapping[str, str]
+    card: str
+    """The card to upload, if the repository has none that a person wrote."""
+    card_is_ours: bool
+    notes: Sequence[str]
+    options: Options
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files) + len(self.card.encode())
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What came of it."""
+
+    url: str
+    commit: str
+    notes: Sequence[str] = ()
+
+
+def push(folder: str | Path, repository: str, token: str | None = None, **options: Any) -> Shared:
+    """Share a model folder, or the model of a run's output folder, on the Hub.
+
+    Args:
+        repository: "name/model", of a user or an organisation; it is made if it is not there.
+        token: with the right to write; None: as `huggingface_hub` finds it.
+        options: of `Options`.
+
+    Raises:
+        ValueError: for a folder that holds no whole model of ours, and whatever the Hub refuses; nothing was committed then.
+        ConnectionError: where the Hub cannot be reached; the same call goes on later.
+    """
+    return upload(prepare(folder, repository, Options(**options), token), token)
+
+
+def prepare(folder: str | Path, repository: str, options: Options, token: str | None = None) -> Share:
+    """See what would be uploaded. Nothing is sent.
+
+    Raises:
+        ValueError: for a folder that holds no whole model, or files with a token; and for a name that cannot be one.
+    """
+    _check_names(repository, options.revision, token)
+    path = model_folder(folder)
+    inside = contents(path, token)
+    written = path / CARD
+    old = written.read_text(encoding="utf-8") if written.is_file() else None
+    by_hand = old is not None and not is_ours(old)
+    notes = list(inside.notes)
+    if by_hand and not options.overwrite_card:
+        assert old is not None
+        card = old
+        notes.append(f"{CARD} is the one in the folder, which a person wrote")
+    else:
+        said = _completed(options.said, old) if old is not None and not by_hand else options.said
+        card = write_card(facts_of(path, options.evaluations), repository, said)
+        if said.license is None:
+            notes.append("the card states no licence: name one with --license")
+    return Share(path, repository, inside.files, inside.left_out, card, not by_hand or options.overwrite_card, notes, options)
+
+
+def _check_names(repository: str, revision: str | None, token: str | None) -> None:
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise ValueError(f"repository={repository!r} cannot be a name on the Hub: {error}") from error
+    if "/" not in repository:
+        raise ValueError(f"repository={repository!r} must begin with a user or an organisation, such as my-name/{repository}")
+    if revision is not None and not re.fullmatch(r"[\w][\w./-]*", revision):
+        raise ValueError(f"revision={revision!r} must be the name of a branch: letters, digits, and . / - _")
+    if token is not None and not re.fullmatch(r"[!-~]+", token):
+        raise ValueError("token must be one word without spaces and line breaks; it is not shown here")
+
+
+def _completed(said: Said, card: str) -> Said:
+    """What is said now, with the licence that was stated before where none is."""
+    return replace(said, license=said.license or license_in(card))
+
+
+# ---- the network --------------------------------------------------------------------------------------------------------------
+def upload(share: Share, token: str | None = None) -> Shared:
+    """Make the repository and the branch, if they are not there, and commit what `prepare` has seen.
+
+    Raises:
+        ValueError: for what the Hub refuses; ConnectionError: where it cannot be reached or fails. Nothing was committed then.
+    """
+    api = HfApi(token=token, library_name="transduct", library_version=__version__)
+    options = share.options
+    with _told(share.repository):
+        api.create_repo(share.repository, private=options.private, exist_ok=True)
+        head = _head(api, share.repository, options.revision)
+        if options.private and not head.private:
+            raise ValueError(
+                f"{share.repository} exists and everybody can see it, whatever --private says: choose another name, or make it "
+                "private on the Hub first"
+            )
+        card, notes = _agreed_card(api, share, head)
+        wanted = {file.path for file in share.files}
+        stale = [path for path in _names(head) if WEIGHTS.fullmatch(path) and path not in wanted]
+        operations: list[Any] = [
+            *(CommitOperationDelete(path) for path in stale),
+            *(CommitOperationAdd(file.path, _source(file)) for file in share.files),
+            *([] if card is None else [CommitOperationAdd(CARD, card.encode())]),
+        ]
+        done = api.create_commit(
+            share.repository,
+            operations,
+            commit_message=options.message or f"Share the model with transduct {__version__}",
+            revision=options.revision,
+            parent_commit=head.sha,
+        )
+    branch = "" if options.revision is None else f"/tree/{options.revision}"
+    return Shared(f"{api.endpoint}/{share.repository}{branch}", done.oid, notes)
+
+
+def _source(file: File) -> str | bytes:
+    return file.source if isinstance(file.source, bytes) else str(file.source)
+
+
+def _head(api: HfApi, repository: str, revision: str | None) -> Any:
+    """What the branch is at now; it is made from main if it is not there."""
+    try:
+        return api.model_info(repository, revision=revision)
+    except RevisionNotFoundError:
+        assert revision is not None
+        api.create_branch(repository, branch=revision, exist_ok=True)
+        return api.model_info(repository, revision=revision)
+
+
+def _names(head: Any) -> list[str]:
+    return [sibling.rfilename for sibling in head.siblings or ()]
+
+
+def _agreed_card(api: HfApi, share: Share, head: Any) -> tuple[str | None, list[str]]:
+    """The card to commit, None for that which is there, and what to say about it."""
+    if CARD not in _names(head) or share.options.overwrite_card or not share.card_is_ours:
+        return share.card, []
+    there = Path(api.hf_hub_download(share.repository, CARD, revision=head.sha)).read_text(encoding="utf-8")
+    if not is_ours(there):
+        return None, [f"{CARD} stays as it is there, since a person wrote it: --overwrite-card replaces it"]
+    options = share.options
+    said = _completed(options.said, there)
+    return write_card(facts_of(share.folder, options.evaluations), share.repository, said), []
+
+
+@contextmanager
+def _told(repository: str) -> Iterator[None]:
+    """Inside, what goes wrong with the Hub is told in a sentence, with what to do."""
+    try:
+        yield
+    except OfflineModeIsEnabled as error:
+        raise ConnectionError("HF_HUB_OFFLINE is set, so that nothing can be shared: unset it") from error
+    except HfHubHTTPError as error:
+        raise _refusal(error, repository) from error
+    except REQUEST_ERROR as error:
+        raise _unreachable(error) from error
+    except RuntimeError as error:  # of an upload, around its cause
+        if isinstance(error.__cause__, HfHubHTTPError):
+            raise _refusal(error.__cause__, repository) from error
+        if isinstance(error.__cause__, REQUEST_ERROR):
+            raise _unreachable(error.__cause__) from error
+        raise
+
+
+def _refusal(error: HfHubHTTPError, repository: str) -> Exception:
+    status = error.response.status_code
+    said = (error.server_message or "").strip().splitlines()
+    reason = f" ({said[0]})" if said else ""
+    if status == 401:
+        return ValueError(f"the Hub knows no valid token{reason}: run `hf auth login`, set HF_TOKEN, or pass --token")
+    if status == 403:
+        return ValueError(f"the token may not write to {repository}{reason}: take one with the right to write there")
+    if status == 404:
+        return ValueError(f"the Hub finds no {repository} that this token may see{reason}")
+    if status in (409, 412):
+        return ValueError(f"{repository} was changed by somebody else in the meantime{reason}: look at it, and push again")
+    if status >= 500 or status in (408, 429):
+        return ConnectionError(f"the Hub fails with status {status}{reason}; nothing was committed. {AGAIN}")
+    return ValueError(f"the Hub refuses with status {status}{reason}")
+
+
+def _unreachable(error: Exception) -> ConnectionError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return ConnectionError(f"the connection to {constants.ENDPOINT} failed: {reason}. {AGAIN}")
+
+
+AGAIN = "Push again later: what has been uploaded is not sent twice"

@@ -55,7 +55,8 @@ class SearchStep:
         sources: (B), the numbers of the sources still searched.
         scores: (B, K), log-probabilities of the candidates, in falling order; minus infinity: there is none.
         origins, tokens: (B, K), the beam of the step before that each continues, and by what.
-        ended: (B, K), those that are hypotheses now; kept: (B, N), those that are the beams now, by their place among the K.
+        ended: (B, K), those that are hypotheses now.
+        kept: (B, N), those that are the beams now, by their place among the K, best first; then -1 where there are fewer.
     """
 
     sources: torch.Tensor
@@ -138,7 +139,8 @@ class BeamSearch:
         self.scores, chosen = scores.masked_fill(done, NEVER).topk(best)  # (B, N)
         if self.options.observer is not None:
             ended = done & (scores > NEVER) & (torch.arange(scores.shape[1], device=done.device) < best)
-            self.options.observer(SearchStep(self.alive, scores, origins, tokens, ended, chosen))
+            kept = chosen.masked_fill(self.scores == NEVER, -1)
+            self.options.observer(SearchStep(self.alive, scores, origins, tokens, ended, kept))
         self.advance(origins.gather(1, chosen), tokens.gather(1, chosen))
         self.leave()
 

@@ -5,8 +5,9 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -48,6 +49,32 @@ def compare(name: str, theirs: Callable[[], object], ours: Callable[[], object],
             side()
             seconds.append(time.perf_counter() - start)
     return result
+
+
+def by_turns(sides: Mapping[str, Callable[[], Any]], rounds: int, found: dict[str, Any] | None = None) -> dict[str, list[float]]:
+    """Seconds of each side by round; another one begins each round.
+
+    Args:
+        found: what the sides returned when they were called before, which was their warm-up; None: they are warmed up here.
+    """
+    for name, side in sides.items():
+        if name not in (found or {}):
+            side()
+    measured: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds):
+        names = list(sides)
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            gc.collect()
+            start = time.perf_counter()
+            sides[name]()
+            measured[name].append(time.perf_counter() - start)
+    return measured
+
+
+def times_faster(measured: Mapping[str, list[float]], name: str, than: str) -> float:
+    """How many times faster one side is than another: the median of rounds."""
+    return statistics.median(slow / fast for slow, fast in zip(measured[than], measured[name], strict=True))
 
 
 def show(title: str, comparisons: Sequence[Comparison]) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from launching import launch
 from tiny_translation import TEXTS, tiny_translation
 from transduct import translate
 from transduct.cli.main import run
-from transduct.decoding import int8_copy
+from transduct.decoding import int8, int8_copy
 
 LINES = [f"{text.strip()} {number}" if text.strip() else "" for number, text in enumerate(TEXTS * 3)]
 QUICK = ["--beams", "2"]
@@ -151,6 +152,32 @@ def test_files_that_are_not_there(folder, tmp_path, capsys):
     assert "--resume belongs to --output" in errors[2]
 
 
+def test_an_output_does_not_take_the_place_of_what_is_read(folder, source, tmp_path, capsys):
+    os.link(source, tmp_path / "same")
+    for options in (["--input", source], ["--input", str(tmp_path / "other"), "--phrases", source]):
+        for output in (source, str(tmp_path / "same")):
+            assert run(["translate", folder, *options, "--output", output, "--resume"]) == 2
+            assert f"--output {output} is {source}, which is read: name another file" in capsys.readouterr().err
+    assert run(["translate", folder, "--input", source, "--output", str(tmp_path)]) == 2
+    assert "is no file that could be replaced" in capsys.readouterr().err
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["in.txt", "same"]
+
+
+@pytest.mark.slow
+def test_lines_come_out_while_others_go_in(folder, wanted):
+    """Through pipes, in UTF-8 whatever the terminal speaks; nothing waits for the end of the input."""
+    command = [sys.executable, "-m", "transduct.cli.main", "translate", folder, *QUICK, "--window", "1"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    with subprocess.Popen(command, env=environment, **pipes) as program:
+        for line, (best, _) in zip(LINES[:3], wanted, strict=False):
+            program.stdin.write(f"{line}\n".encode())
+            program.stdin.flush()
+            assert program.stdout.readline().decode() == f"{best.text}\n"
+        assert program.communicate()[0] == b""
+        assert program.returncode == 0
+
+
 def test_what_comes_before_a_bad_line_is_kept_and_a_mended_file_goes_on(folder, wanted, tmp_path):
     path, output = tmp_path / "in.txt", tmp_path / "out.txt"
     encoded = [line.encode() for line in LINES]
@@ -220,12 +247,19 @@ def test_killed_at_any_time_it_goes_on_without_a_gap_or_a_double(folder, wanted,
 
 # ---- several processes --------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_two_processes_share_the_lines(folder, wanted, source, tmp_path):
-    output = tmp_path / "out.txt"
-    command = ["-m", "transduct.cli.main", "translate", folder, "--input", source, *QUICK, "--window", "5"]
-    done = launch(*command, "--output", str(output))
+def test_two_processes_share_the_lines(folder, source, tmp_path):
+    """Each with the number that it has in the file, on which samples depend; also where a run goes on."""
+    output, alone = tmp_path / "out.txt", tmp_path / "alone.txt"
+    command = ["-m", "transduct.cli.main", "translate", folder, "--input", source, "--sample", "--window", "5"]
+    assert run([*command[2:], "--output", str(alone)]) == 0
+    good = Path(source).read_bytes()
+    Path(source).write_bytes(good.replace(LINES[11].encode(), b"\xff"))
+    assert run([*command[2:], "--output", str(output)]) == 2
+    assert len(written(tmp_path / "out.txt.part")) == 10
+    Path(source).write_bytes(good)
+    done = launch(*command, "--output", str(output), "--resume")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert written(output) == [best.text for best, _ in wanted]
+    assert written(output) == written(alone)
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"one\ntwo\nthr\0ee\nfour\n")
     done = launch(*command[:4], "--input", str(bad), *QUICK)
@@ -243,7 +277,8 @@ def another(tmp_path_factory):
     return str(path)
 
 
-def test_searches_of_the_command_are_those_of_the_function(folder, another, source, tmp_path):
+def test_searches_of_the_command_are_those_of_the_function(folder, another, source, tmp_path, monkeypatch):
+    monkeypatch.setattr(int8, "SMALLEST", 1)  # so that even a tiny model has int8 matrices
     model, tokenizer = tiny_translation(end=2.0)
     model.generation_config.max_new_tokens = 12
     smaller = tiny_translation(seed=9)[0]

@@ -7,6 +7,7 @@ import transduct
 from configs import words
 from ctranslate2_exports import exported_translator
 from tiny_translation import TEXTS, theirs
+from transduct.decoding import int8
 from transduct.decoding.engines import load_engine
 from transduct.decoding.int8 import Int8Linear
 
@@ -30,6 +31,13 @@ def test_translate_refuses_what_is_no_export(exported, tmp_path):
         transduct.score(exported[3], tokenizer, ["abc"], ["abc"])
 
 
+@pytest.fixture
+def small_matrices(monkeypatch):
+    """Even the matrices of tiny models are replaced."""
+    monkeypatch.setattr(int8, "SMALLEST", 1)
+
+
+@pytest.mark.usefixtures("small_matrices")
 def test_int8_of_a_model_and_of_its_folder(exported, tmp_path):
     model, tokenizer, _, _ = exported
     model.save_pretrained(tmp_path)
@@ -44,6 +52,7 @@ def test_int8_of_a_model_and_of_its_folder(exported, tmp_path):
     ]
 
 
+@pytest.mark.usefixtures("small_matrices")
 def test_int8_of_other_models_than_ours(exported, tmp_path):
     model = theirs("marian", exported[1])
     model.save_pretrained(tmp_path)

@@ -9,11 +9,19 @@ from torch import nn
 from configs import PAIRWISE, build, tiny, words
 from tiny_translation import theirs, tiny_translation
 from transduct import TransductForConditionalGeneration
+from transduct.decoding import int8, packed
 from transduct.decoding.int8 import int8_copy
 from transduct.decoding.linears import CopiedLinear, with_linears
 from transduct.decoding.packed import packed_copy
 
 COPIES = (int8_copy, packed_copy)
+
+
+@pytest.fixture(autouse=True)
+def small_matrices(monkeypatch):
+    """Even the matrices of tiny models are replaced."""
+    monkeypatch.setattr(int8, "SMALLEST", 1)
+    monkeypatch.setattr(packed, "SMALL_MATRIX", 1)
 
 
 def model_of(**fields) -> TransductForConditionalGeneration:
@@ -67,9 +75,21 @@ def test_of_half_precision_a_copy_in_float32(make):
 def test_a_layer_that_is_used_twice_is_one_layer():
     model = nn.ModuleDict({"one": nn.Linear(3, 3), "two": nn.ReLU()})
     model["again"] = model["one"]
-    copied = with_linears("test", model, CopiedLinear)
+    copied = with_linears("test", model, CopiedLinear, 1)
     assert copied["one"] is copied["again"]
     assert isinstance(copied["one"], CopiedLinear)
+
+
+@pytest.mark.parametrize(("module", "name"), [(int8, "SMALLEST"), (packed, "SMALL_MATRIX")])
+def test_small_matrices_stay(module, name, monkeypatch):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 9), nn.Linear(9, 8))
+    make = int8_copy if module is int8 else packed_copy
+    monkeypatch.setattr(module, name, 72)
+    assert [isinstance(layer, CopiedLinear) for layer in make(model)] == [False, True, True]
+    monkeypatch.setattr(module, name, 73)
+    assert all(isinstance(layer, CopiedLinear) for layer in make(model, smallest=64))
+    with pytest.raises(ValueError, match="this Sequential has no matrix of 73 weights, and smaller ones gain nothing"):
+        make(model)
 
 
 @pytest.mark.parametrize("make", COPIES)
@@ -77,7 +97,7 @@ def test_what_cannot_be_copied(make):
     with pytest.raises(ValueError, match=r"computes on a CPU, not on meta: move the model with .to\('cpu'\)"):
         make(model_of().to("meta"))
     copied = make(model_of())
-    with pytest.raises(ValueError, match="has no linear layer of floating point"):
+    with pytest.raises(ValueError, match="has no matrix of floating point"):
         make(copied)
     with pytest.raises(ValueError, match="matrix computes on a CPU, not on meta"):
         copied.lm_head(torch.zeros(1, 16, device="meta"))

@@ -6,7 +6,14 @@ from torch import nn
 
 from tiny_translation import TEXTS, theirs, tiny_translation
 from transduct import translate
+from transduct.decoding import packed
 from transduct.decoding.packed import PackedLinear, packed_copy
+
+
+@pytest.fixture(autouse=True)
+def small_matrices(monkeypatch):
+    """Even the matrices of tiny models are replaced."""
+    monkeypatch.setattr(packed, "SMALL_MATRIX", 1)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 32, 100])

@@ -5,7 +5,7 @@
 
 Each row of a matrix has its scale, from its largest weight. Inputs are rounded while computing ("dynamic"), and each token has
 its own scale too, so that what a token gives does not depend on the batch that it is in. Sums are whole numbers, which no order
-of addition changes. Embeddings, norms and attention itself stay in float32.
+of addition changes. Embeddings, norms, attention itself and small matrices stay in float32.
 """
 
 from functools import cache
@@ -16,6 +16,8 @@ from torch import nn
 
 from transduct.decoding.linears import CopiedLinear, check_cpu, with_linears
 
+SMALLEST = 256 * 256
+"""Weights of a matrix for which it pays to round its inputs."""
 WEIGHT_LEVELS = 127
 """Steps of a weight on either side of zero."""
 TINIEST = 1e-30
@@ -35,7 +37,8 @@ class Int8Linear(CopiedLinear):
         self.levels = input_levels()
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        check_cpu("an int8 matrix", input.device)
+        if not input.is_cpu:
+            check_cpu("an int8 matrix", input.device)
         rows = input.flatten(0, -2)  # (tokens, D)
         step = rows.abs().amax(1, keepdim=True) / self.levels + TINIEST  # (tokens, 1)
         middle = self.levels + 1
@@ -46,15 +49,18 @@ class Int8Linear(CopiedLinear):
         return output.view(*input.shape[:-1], self.out_features)  # (..., V)
 
 
-def int8_copy(model: Any) -> Any:
+def int8_copy(model: Any, smallest: int | None = None) -> Any:
     """A copy of a model of ours or of transformers with int8 matrices, the output's included; see `linears.py`.
 
+    Args:
+        smallest: weights of a matrix that is replaced, at least; None: `SMALLEST`.
+
     Raises:
-        ValueError: for a model that is not on a CPU or has no matrices of floating point, and where torch has no oneDNN.
+        ValueError: for a model that is not on a CPU or has no large matrices of floating point, and where torch has no oneDNN.
     """
     if not torch.backends.mkldnn.is_available():
         raise ValueError("int8 matrices need oneDNN, which this build of torch has not: use another engine")
-    return with_linears("int8", model, Int8Linear)
+    return with_linears("int8", model, Int8Linear, SMALLEST if smallest is None else smallest)
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:

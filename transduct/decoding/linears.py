@@ -35,14 +35,15 @@ class CopiedLinear(nn.Module):
         raise ValueError("this copy of a model is for searching alone: save the model that it was made of")
 
 
-def with_linears(what: str, model: nn.Module, make: Callable[[nn.Linear], nn.Module]) -> Any:
+def with_linears(what: str, model: nn.Module, make: Callable[[nn.Linear], nn.Module], smallest: int) -> Any:
     """A copy of a model in evaluation mode, in float32, whose linear layers are those that `make` makes of them.
 
     Args:
         what: the name of the call or option, for messages.
+        smallest: weights of a matrix for which it pays; layers with fewer stay.
 
     Raises:
-        ValueError: for a model that is not on a CPU, and for one without matrices of floating point.
+        ValueError: for a model that is not on a CPU, and for one without such matrices of floating point.
     """
     tensors = [*model.parameters(), *model.buffers()]
     for tensor in tensors:
@@ -51,9 +52,11 @@ def with_linears(what: str, model: nn.Module, make: Callable[[nn.Linear], nn.Mod
     shared = {id(tensor): tensor for tensor in tensors} if precise else {}
     copied = copy.deepcopy(model, shared)
     copied = copied if precise else copied.float()
-    linears = {module: make(module) for module in copied.modules() if isinstance(module, nn.Linear) and _is_plain(module)}
+    plain = [module for module in copied.modules() if isinstance(module, nn.Linear) and _is_plain(module)]
+    linears = {module: make(module) for module in plain if module.weight.numel() >= smallest}
     if not linears:
-        raise ValueError(f"{what}: this {type(model).__name__} has no linear layer of floating point; is it quantised already?")
+        why = f"no matrix of {smallest:,} weights, and smaller ones gain nothing" if plain else "no matrix of floating point"
+        raise ValueError(f"{what}: this {type(model).__name__} has {why}: leave {what} out")
     for parent in list(copied.modules()):
         for name, child in parent._modules.items():
             if isinstance(child, nn.Linear) and child in linears:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from transduct.decoding.linears import CopiedLinear, check_cpu, with_linears
+from transduct.layers import SMALL_MATRIX
 
 ROWS = 32
 """For how many rows at a time the order is chosen; any number can be computed."""
@@ -26,16 +27,20 @@ class PackedLinear(CopiedLinear):
         self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().contiguous(), ROWS)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        check_cpu("a packed matrix", input.device)
+        if not input.is_cpu:
+            check_cpu("a packed matrix", input.device)
         return torch.ops.mkldnn._linear_pointwise(input, self.packed, self.bias, "none", [], "")  # (..., V)
 
 
-def packed_copy(model: Any) -> Any:
+def packed_copy(model: Any, smallest: int | None = None) -> Any:
     """A copy of a model of ours or of transformers with blocked matrices, the output's included; see `linears.py`.
 
+    Args:
+        smallest: weights of a matrix that is replaced, at least; None: `SMALL_MATRIX`.
+
     Raises:
-        ValueError: for a model that is not on a CPU or has no matrices of floating point, and where torch has no oneDNN.
+        ValueError: for a model that is not on a CPU or has no large matrices of floating point, and where torch has no oneDNN.
     """
     if not torch.backends.mkldnn.is_available():
         raise ValueError("packed_copy needs oneDNN, which this build of torch has not: use the model as it is")
-    return with_linears("packed_copy", model, PackedLinear)
+    return with_linears("packed_copy", model, PackedLinear, SMALL_MATRIX if smallest is None else smallest)

@@ -37,6 +37,10 @@ AUTO_MAP = {
 }
 """Written into every config.json, so that each class loads with `trust_remote_code=True` where the package is absent."""
 
+FORMAT_VERSION = 1
+"""Written into every config.json too. It rises when an older version of this package would read a checkpoint wrongly; a file
+without it is of version 1. Every version reads all that came before."""
+
 
 class ConfigurationError(ValueError, StrictDataclassError):
     """A field of `TransductConfig` has an unknown name, a wrong type, or a value that another field forbids."""
@@ -231,19 +235,22 @@ class TransductConfig(PreTrainedConfig):
         if unknown:
             raise ValueError(f"TransductConfig has no field {', '.join(map(repr, unknown))}; see its documentation for the names")
         kwargs.pop("auto_map", None)  # always written anew, for the code that travels with the checkpoint
+        _check_format(kwargs.pop("format_version", FORMAT_VERSION))
         super().__post_init__(**kwargs)
         self.auto_map = dict(AUTO_MAP)
+        self.format_version = FORMAT_VERSION
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
         """As `PreTrainedConfig.from_dict`, but keys that this version does not know are dropped with a warning.
 
         Raises:
-            ValueError: for the config of another type of model, or overrides that do not fit.
+            ValueError: for the config of another type of model or of a newer format, or overrides that do not fit.
         """
         kind = config_dict.get("model_type", cls.model_type)
         rule = f"is another type of model than {cls.model_type!r}; load it with the Auto classes, or with those of its own"
         _require(kind == cls.model_type, "model_type", kind, rule)
+        _check_format(config_dict.get("format_version", 1))
         newer = cls.unknown_keys(config_dict)
         if newer:
             logger.warning(
@@ -423,16 +430,23 @@ def _require(holds: bool, field: str, value: Any, rule: str) -> None:
         raise ValueError(f"{field}={value!r} {rule}")
 
 
+def _check_format(version: Any) -> None:
+    known = isinstance(version, int) and 1 <= version <= FORMAT_VERSION
+    rule = f"is of a newer transduct than this one, which reads formats up to {FORMAT_VERSION}: pip install --upgrade transduct"
+    _require(known, "format_version", version, rule)
+
+
 def _require_token(field: str, token: int | None, vocab_size: int) -> None:
     _require(token is None or 0 <= token < vocab_size, field, token, f"must be None or lie in the vocabulary, [0, {vocab_size})")
 
 
 _INHERITED_KEYS = frozenset(f.name for f in fields(PreTrainedConfig)) | {
-    "_name_or_path", "attn_implementation", "auto_map", "dtype", "experts_implementation", "model_type", "name_or_path",
-    "num_labels", "output_attentions", "quantization_config", "torch_dtype", "transformers_weights", "_commit_hash",
-    "_attn_implementation_internal", "_experts_implementation_internal", "tie_last_hidden_states", "_attn_implementation",
+    "_name_or_path", "attn_implementation", "auto_map", "dtype", "experts_implementation", "format_version", "model_type",
+    "name_or_path", "num_labels", "output_attentions", "quantization_config", "torch_dtype", "transformers_weights",
+    "_commit_hash", "_attn_implementation_internal", "_experts_implementation_internal", "tie_last_hidden_states",
+    "_attn_implementation",
 }  # fmt: skip
-"""Keys that transformers itself puts into config files or passes to a config's constructor."""
+"""Keys that transformers itself puts into config files or passes to a config's constructor, and our `format_version`."""
 
 
 def _raise_value_errors(cls: Any) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ def test_lines_of_any_ending():
     data = "one\ntwo\r\n\nvier\u2028fünf\x85\x0c\nlast".encode()
     assert list(read_lines(io.BytesIO(data), "x")) == ["one", "two", "", "vier\u2028fünf\x85\x0c", "last"]
     assert list(read_lines(io.BytesIO(b""), "x")) == []
+    assert list(read_lines(io.BytesIO("\ufeffone\n\ufefftwo".encode()), "x")) == ["one", "\ufefftwo"]
 
 
 def test_bytes_that_are_no_text_are_named():
@@ -79,6 +81,51 @@ def test_goes_on_wherever_the_files_were_cut_off(tmp_path):
             upper(path, resume=True)
             assert path.read_text() == WHOLE
     assert [entry["lines"] for entry in entries] == [3, 6, 9]
+
+
+@pytest.mark.parametrize("step", ["replace", "unlink"])
+def test_goes_on_where_it_was_killed_when_all_was_written(tmp_path, monkeypatch, step):
+    """Before the file got its name, or behind that and before the journal was removed."""
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+
+    def killed(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(path), step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            upper(path, resume=False)
+    assert (tmp_path / "out.txt.part.journal").exists()
+    with pytest.raises(ValueError, match="go on with --resume"):
+        upper(path, resume=False)
+    assert OutputFile.is_whole(path)
+    assert path.read_text() == WHOLE
+    assert [each.name for each in tmp_path.iterdir()] == ["out.txt"]
+    assert OutputFile.is_whole(path)
+
+
+def test_an_output_that_was_changed_meanwhile_is_not_gone_on_with(tmp_path):
+    path, part = tmp_path / "out.txt", tmp_path / "out.txt.part"
+    upper(path, resume=False, stop_after=6)
+    before = part.read_bytes()
+    for change in (lambda: part.write_bytes(before[:-1]), part.unlink):
+        change()
+        with pytest.raises(ValueError, match=r"but .*out.txt.part.journal says that 84 were written: delete both to begin anew"):
+            upper(path, resume=True)
+    part.write_bytes(before)
+    upper(path, resume=True)
+    assert path.read_text() == WHOLE
+
+
+def test_only_files_are_replaced(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for name in (tmp_path / "folder", Path("/dev/null")):
+        with pytest.raises(ValueError, match="is no file that could be replaced"):
+            OutputFile(name, SETTINGS, False)
+    with pytest.raises(FileNotFoundError):
+        OutputFile(tmp_path / "nowhere" / "out.txt", SETTINGS, False)
+    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
 
 
 def test_what_was_stopped_is_not_overwritten_unasked(tmp_path):

@@ -19,7 +19,7 @@ import torch
 
 from transduct.decoding.alignments import pharaoh
 from transduct.decoding.engines import Engine, engine_of, load_engine
-from transduct.decoding.lines import OutputFile, read_lines, skip_done
+from transduct.decoding.lines import Digest, OutputFile, read_lines, skip_done
 from transduct.decoding.progress import progress_bar
 from transduct.decoding.required import Required
 from transduct.decoding.score import ScoredTarget, Scorer, ScoringOptions
@@ -78,6 +78,7 @@ class LinesCommand:
         """
         if resume and output is None:
             raise ValueError("--resume belongs to --output: standard output cannot be gone on with")
+        _check_output(output, [name for name in self.inputs(source) if name is not None])
         processes = Processes()
         if resume and processes.from_main(lambda: OutputFile.is_whole(Path(str(output)))):
             if processes.is_main:
@@ -96,12 +97,18 @@ class LinesCommand:
         if processes.is_main:
             self.finished()
 
+    def inputs(self, source: str | None) -> list[str | None]:
+        """The names of all files that are read."""
+        return [source]
+
     def _pass(
         self, processes: Processes, items: Iterator[Any], name: str, file: OutputFile | None, work: Any, window: int
     ) -> None:
         """All windows, one after the other."""
-        done = 0 if file is None else file.done
-        digest = skip_done(items, done, None if file is None else file.digest, name)
+        done = processes.from_main(lambda: 0 if file is None else file.done)
+        digest = Digest()
+        if file is not None:
+            digest = skip_done(items, done, file.digest, name)
         with progress_bar(processes.is_main and sys.stderr.isatty()) as bar:
             task = bar.add_task(self.what, total=None, completed=done)
             for some in processes.windows(windows(items, window)):
@@ -110,9 +117,9 @@ class LinesCommand:
                     rows = enumerate(zip(some, results, strict=True), start=done)
                     lines = [line for number, (item, result) in rows for line in self.written(number, item, result)]
                     seen = digest.add(some)
-                    if file is None:
-                        sys.stdout.write("".join(f"{line}\n" for line in lines))
-                        sys.stdout.flush()
+                    if file is None:  # in UTF-8, as lines are read, whatever the terminal's encoding
+                        sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode())
+                        sys.stdout.buffer.flush()
                     else:
                         file.write(lines, done + len(some), seen)
                 done += len(some)
@@ -199,6 +206,9 @@ class TranslateCommand(LinesCommand):
             return lines
         return in_step([source or "standard input", *names], [lines, *(read_lines(opened(stack, name), name) for name in names)])
 
+    def inputs(self, source: str | None) -> list[str | None]:
+        return [source, self.companions.phrases, self.companions.target_prefixes]
+
     def _required(self, item: Any) -> Required:
         """What the targets of an item must have."""
         beside = [] if isinstance(item, str) else list(item[1:])
@@ -248,6 +258,9 @@ class ScoreCommand(LinesCommand):
     def worker(self, model: Any, tokenizer: Any) -> Callable[[Sequence[Any], Sequence[int]], list[Any]]:
         return Scorer(model, tokenizer, self.options)
 
+    def inputs(self, source: str | None) -> list[str | None]:
+        return [source, self.target]
+
     def read(self, stack: ExitStack, source: str | None) -> Iterator[tuple[str, str]]:
         names = [str(source), self.target]
         return in_step(names, [read_lines(opened(stack, name), name) for name in names])
@@ -269,6 +282,15 @@ class ScoreCommand(LinesCommand):
         if self.tokens:
             value = math.exp(-self.total / self.tokens)
             print(f"perplexity {value:.4f} of the {self.tokens} tokens that this run has scored", file=sys.stderr)
+
+
+def _check_output(output: str | None, inputs: Sequence[str]) -> None:
+    """Raises ValueError for an output that would take the place of what is read."""
+    if output is None or not Path(output).exists():
+        return
+    for name in inputs:
+        if Path(name).exists() and Path(name).samefile(output):
+            raise ValueError(f"--output {output} is {name}, which is read: name another file")
 
 
 def in_step(names: Sequence[str], files: Sequence[Iterator[str]]) -> Iterator[Any]:

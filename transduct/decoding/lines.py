@@ -2,24 +2,33 @@
 
 An output grows as `NAME.part` and gets its name once it is whole. After each window, what was written is flushed to the disk, and
 then the journal `NAME.part.journal` notes how many input lines are done, how many bytes they make, and a digest of these input
-lines. A run that goes on cuts the file back to the last entry, reads the lines that are done, and compares their digest.
+lines. A run that goes on cuts the file back to the last entry, reads the lines that are done, and compares their digest. The last
+note, before the file gets its name, is that it is whole: a run that was killed then has nothing more to do but that.
 """
 
 import hashlib
 import json
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from transduct.files import flush
+
+WHOLE = {"whole": True}
+"""The last entry of a journal."""
+
 
 def read_lines(file: BinaryIO, name: str) -> Iterator[str]:
-    """The lines of a file of UTF-8, without their line breaks.
+    """The lines of a file of UTF-8, without their line breaks, and without the mark that some programs begin a file with.
 
     Raises:
         ValueError: for a line that is not UTF-8, naming it.
     """
     for number, line in enumerate(file, start=1):
+        if number == 1:
+            line = line.removeprefix(BOM_UTF8)
         try:
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:
@@ -50,12 +59,15 @@ class OutputFile:
         resume: go on where a killed run was; False: begin anew.
 
     Raises:
-        ValueError: if a killed run left something and `resume` does not say to go on, and if its settings were others.
+        ValueError: if a killed run left something and `resume` does not say to go on, if its settings were others, and if what it
+            left is not there any more; for a path that is no place for a file.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], resume: bool):
         self.path = path
-        self.part, self.journal = (path.with_name(path.name + ending) for ending in (".part", ".part.journal"))
+        self.part, self.journal = _beside(path)
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path} is no file that could be replaced: name another output, or write to standard output")
         self.done = 0
         self.digest: str | None = None
         size = 0
@@ -63,23 +75,32 @@ class OutputFile:
             if not resume:
                 raise ValueError(f"{self.part} is what a run that was stopped has written: go on with --resume, or delete it")
             size = self._read_journal(settings)
-        self.file = self.part.open("r+b" if self.part.exists() and size else "wb")
+        self.file = self.part.open("r+b" if size else "wb")
         self.file.truncate(size)
         self.file.seek(size)
         if not size:
-            self.done, self.digest = 0, None
             self.journal.write_text(json.dumps(settings, sort_keys=True) + "\n", encoding="utf-8")
         self.entries = self.journal.open("a", encoding="utf-8")
 
     @staticmethod
     def is_whole(path: Path) -> bool:
-        """Whether this file was written to its end."""
-        return path.exists() and not path.with_name(f"{path.name}.part.journal").exists()
+        """Whether this file was written to its end. It gets its name here, if its run was killed just before."""
+        part, journal = _beside(path)
+        if not journal.exists():
+            return path.exists()
+        entries = journal.read_text(encoding="utf-8").splitlines()
+        if not entries or entries[-1] != json.dumps(WHOLE):
+            return False
+        if part.exists():
+            part.replace(path)
+        journal.unlink()
+        return path.exists()
 
     def _read_journal(self, settings: dict[str, Any]) -> int:
         """The bytes that are done; a last entry that was cut off counts for nothing."""
-        text = self.journal.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1].splitlines()
+        noted = self.journal.read_bytes()
+        end = noted.rfind(b"\n") + 1
+        whole = [line for line in noted[:end].decode().splitlines() if line != json.dumps(WHOLE)]
         if not whole:
             return 0
         before = json.loads(whole[0])
@@ -90,10 +111,16 @@ class OutputFile:
                     f"{self.part} was written with {name}={before.get(name)!r}, now it is {now.get(name)!r}: say the same, or "
                     "delete it to begin anew"
                 )
-        self.journal.write_text("".join(f"{line}\n" for line in whole), encoding="utf-8")
         if len(whole) == 1:
             return 0
         entry = json.loads(whole[-1])
+        there = self.part.stat().st_size if self.part.exists() else 0
+        if there < entry["bytes"]:
+            raise ValueError(
+                f"{self.part} has {there:,} bytes, but {self.journal} says that {entry['bytes']:,} were written: delete both to "
+                "begin anew"
+            )
+        os.truncate(self.journal, end)
         self.done, self.digest = entry["lines"], entry["digest"]
         return entry["bytes"]
 
@@ -108,13 +135,21 @@ class OutputFile:
 
     def finish(self) -> None:
         """Give the file its name."""
+        self.entries.write(json.dumps(WHOLE) + "\n")
         self.close()
+        flush(self.journal)
         self.part.replace(self.path)
+        flush(self.path.parent)
         self.journal.unlink()
 
     def close(self) -> None:
         self.file.close()
         self.entries.close()
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    """Where a file grows, and its journal."""
+    return path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.journal")
 
 
 def skip_done(lines: Iterator[Any], done: int, digest: str | None, name: str) -> Digest:

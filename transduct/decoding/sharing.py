@@ -90,8 +90,8 @@ class Processes:
 
 
 def _tried(work: Callable[[], Any]) -> tuple[Any, str | None]:
-    """The result, or the message of a ValueError."""
+    """The result, or the message of an error of input."""
     try:
         return work(), None
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return None, str(error)

@@ -13,7 +13,7 @@ import yaml
 
 from transduct.accounting import ModelDescription, describe
 from transduct.configuration import TransductConfig
-from transduct.hub.private import public_text, without_secrets
+from transduct.hub.private import without_secrets
 from transduct.presets import config_from_folder, model_without_weights
 from transduct.training.checkpoints import STATE, list_checkpoints
 
@@ -174,10 +174,10 @@ def _results(path: Path, recipe: Mapping[str, Any]) -> list[Result]:
     if not noted.get("metrics"):
         return []
     metrics = recipe.get("evaluation", {}).get("metrics") or {"bleu": "bleu", "chrf": "chrf"}
-    signatures = noted.get("signatures", {})
+    signatures = without_secrets(noted.get("signatures", {}))
     found = [
-        Measurement(public_text(name), metrics.get(name, name), value, signatures.get(name))
-        for name, value in noted["metrics"].items()
+        Measurement(name, metrics.get(name, name), value, signatures.get(name))
+        for name, value in without_secrets(noted["metrics"]).items()
     ]
     data = recipe.get("data", {}).get("test") or {}
     return [Result(data_name(data), noted.get("examples", 0), found)]

@@ -18,7 +18,10 @@ _PATHS = re.compile(r"(?<![\w.:/\\~-])(?:~[\w.-]*|[A-Za-z]:)?[/\\](?:[^\s/\\'\",
 def without_secrets(value: Any) -> Any:
     """A value as of YAML, such as a recipe, without tokens and passwords; of absolute paths the names are left."""
     if isinstance(value, Mapping):
-        return {key: HIDDEN if SECRET_KEYS.search(str(key)) else without_secrets(inner) for key, inner in value.items()}
+        return {
+            without_secrets(key): HIDDEN if SECRET_KEYS.search(str(key)) else without_secrets(inner)
+            for key, inner in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [without_secrets(inner) for inner in value]
     return public_text(value) if isinstance(value, str) else value

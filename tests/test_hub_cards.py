@@ -1,0 +1,178 @@
+"""A card says what is known and nothing else, is valid Markdown and metadata, and never takes the place of a person's."""
+
+import getpass
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from configs import tiny
+from transduct import describe
+from transduct.hub import Said, facts_of, write_card
+from transduct.hub.cards import cell, fenced, is_ours, license_in, table
+from transduct.hub.facts import Facts, Measurement, Result
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1"
+HISTORY = [
+    {"loss": 3.0 - step / 1000, "step": step, "epoch": step / 100, "target_tokens_per_second": 1000.0 + step}
+    for step in range(10, 1000, 10)
+]
+EVALUATIONS = [
+    {"eval_loss": 2.0, "eval_BLEU": 10.0 + step / 100, "eval_runtime": 3.0, "step": step} for step in range(30, 1000, 30)
+]
+
+
+def facts(**changes) -> Facts:
+    config = tiny(architectures=["TransductForConditionalGeneration"])
+    values = dict(config=config, model_class="TransductForConditionalGeneration", description=describe(config))
+    return Facts(**values | changes)
+
+
+def measured(name: str = "BLEU", metric: str = "bleu", signature: str | None = SIGNATURE) -> Result:
+    return Result("wmt14, de-en, split test", 3003, [Measurement(name, metric, 27.254321, signature, 0.61)])
+
+
+def test_metadata_that_the_hub_reads():
+    card = write_card(facts(results=[measured()]), "ann/my-model", Said("apache-2.0", ["de", "en"], "translation"))
+    data = ModelCard(card).data
+    assert (data.license, data.language, data.pipeline_tag, data.library_name) == (
+        "apache-2.0", ["de", "en"], "translation", "transformers",
+    )  # fmt: skip
+    assert "transduct" in data.tags
+    (result,) = data.eval_results
+    assert (data.model_name, result.task_type, result.dataset_name) == ("my-model", "translation", "wmt14, de-en, split test")
+    assert (result.metric_type, result.metric_value, result.metric_name) == ("bleu", 27.2543, "BLEU")
+    assert result.metric_args == {"signature": SIGNATURE}
+    assert f"`{SIGNATURE}`".replace("|", "\\|") in card
+    assert "27.2543 ± 0.6100" in card
+
+
+def test_what_is_not_known_is_not_said():
+    card = write_card(facts(), "ann/my-model")
+    data = ModelCard(card).data.to_dict()
+    assert set(data) == {"library_name", "tags"}
+    assert "licence is not stated" in card
+    for heading in ("## Results", "## Data", "## Training"):
+        assert heading not in card
+    assert "licence is not stated" not in write_card(facts(), "ann/my-model", Said("mit"))
+
+
+def test_the_numbers_are_those_of_describe():
+    card = write_card(facts(), "ann/my-model")
+    described = describe(tiny())
+    assert f"of {described.parameters:,} parameters" in card
+    for part, count in described.parameters_by_part.items():
+        assert not count or f"| {count:,} |" in card, part
+    assert f"| {described.multiply_adds_per_target_token:,} |" in card
+
+
+def test_the_curve_is_short_and_ends_at_the_end():
+    card = write_card(facts(history=[*HISTORY, *EVALUATIONS]), "ann/my-model")
+    rows = [line for line in card.splitlines() if line.startswith(("| 30 |", "| 990 |"))]
+    assert rows == ["| 30 | 2.9700 | 2.0000 | 10.3000 |", "| 990 | 2.0100 | 2.0000 | 19.9000 |"]
+    header = card.index("| step | training loss | validation loss | validation BLEU |")
+    assert card[header:].split("\n\n")[0].count("\n") == 1 + 12
+    assert "990 steps, 9.90 epochs, at 1,500 target tokens a second" in card
+    alone = write_card(facts(history=HISTORY), "ann/my-model")
+    assert "| step | training loss |" in alone
+    assert "| 10 | 2.9900 |" in alone
+
+
+def test_data_recipe_and_command():
+    recipe = {
+        "model": {"from_pretrained": "google-t5/t5-small"},
+        "data": {"train": [{"json": "a.jsonl"}, {"text": "b.txt", "limit": 5000}], "test": {"dataset": "wmt14"}},
+        "evaluation": {"inputs": ["```", "````"]},
+    }
+    card = write_card(facts(recipe=recipe), "ann/my-model")
+    assert "- Trained on a.jsonl.\n- Trained on b.txt, the first 5,000 rows.\n- Tested on wmt14, split train." in card
+    assert "trained further from `google-t5/t5-small`" in card
+    assert "`transduct train recipe.yaml`" in card
+    block = card.split("`````yaml\n")[1].split("\n`````\n")[0]
+    assert yaml.safe_load(block) == recipe
+
+
+def test_an_imported_model():
+    config = tiny(origin={"family": "marian", "class": "MarianMTModel", "config": {}})
+    card = write_card(facts(config=config, has_original_card=True), "ann/my-model")
+    assert "imported from a checkpoint of marian (MarianMTModel)" in card
+    assert "README.original.md; its terms go on to hold" in card
+
+
+@pytest.mark.parametrize(
+    ("recipe", "tag", "languages"),
+    [
+        ({}, None, None),
+        ({"data": {"test": {"source_language": "de", "target_language": "en"}}}, "translation", ["de", "en"]),
+        ({"data": {"train": {"source_language": "deu_Latn", "target_language": "eng_Latn"}}}, "translation", None),
+        ({"data": {"train": {"target_language": "en"}}}, None, ["en"]),
+    ],
+)
+def test_languages_of_a_recipe(recipe, tag, languages):
+    data = ModelCard(write_card(facts(recipe=recipe), "ann/my-model")).data
+    assert (data.pipeline_tag, data.language) == (tag, languages)
+
+
+def test_a_card_is_known_as_ours_until_somebody_changes_it():
+    card = write_card(facts(), "ann/my-model", Said("mit"))
+    assert is_ours(card)
+    assert is_ours(card.rstrip())  # as an editor or the Hub may leave it
+    assert license_in(card) == "mit"
+    for changed in (
+        card.replace("my-model", "mine"),
+        card.replace("license: mit", "license: gpl"),
+        card.replace("\n<!--", "\nMore of it.\n<!--"),
+        card + "More of it.\n",
+        "# A model\n",
+        "",
+    ):
+        assert not is_ours(changed)
+    assert license_in("# A model\n") is None
+
+
+# ---- texts of all kinds, and what must not be told ----------------------------------------------------------------------------
+NASTY = "a|b <script>alert(1)</script> [x](javascript:1)\n# heading & `code`"
+
+
+def test_texts_stay_what_they_are():
+    assert cell(NASTY) == "a\\|b &lt;script>alert(1)&lt;/script> [x](javascript:1) # heading &amp; `code`"
+    assert table(("x", "y"), [(NASTY, "1")]).count("\n") == 2
+    assert fenced("text", "a ``` b").startswith("````text\n")
+    result = Result(NASTY, 3, [Measurement(NASTY, "bleu", 1.0, NASTY)])
+    recipe = {"data": {"train": {"dataset": NASTY}}, "evaluation": {"inputs": [NASTY]}}
+    card = write_card(facts(recipe=recipe, results=[result]), "ann/my-model")
+    assert (
+        "<script>"
+        not in card.replace(fenced("yaml", yaml.safe_dump(recipe, sort_keys=False).rstrip()), "").split("## Results")[1]
+    )
+    assert ModelCard(card).data.eval_results[0].metric_name == NASTY
+
+
+def test_no_token_no_path_and_no_user_name(tmp_path):
+    token, home = "hf_" + "Ab1" * 10, str(Path.home() / "somewhere" / "else")
+    tiny(origin=None).save_pretrained(tmp_path / "model")
+    recipe = {
+        "output": home,
+        "model": {"from_pretrained": home},
+        "data": {
+            "train": {"json": f"{home}/train.jsonl", "name": f"from {home}/x"},
+            "test": {"function": f"{home}/data.py:pairs", "arguments": {"path": f"{tmp_path}/x.txt", "api_key": token}},
+        },
+        "training": {"hub_token": token, "logging_dir": home, "run_name": f"run of {token}"},
+        "evaluation": {"metrics": {f"BLEU {home}/y": "bleu"}, "inputs": [f"see {home}/z", token]},
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    (tmp_path / "metrics.json").write_text(json.dumps({"metrics": {f"BLEU {home}/y": 1.0}, "examples": 1}))
+    card = write_card(facts_of(tmp_path / "model"), "ann/my-model")
+    assert token not in card
+    for part in (str(tmp_path), str(Path.home()), "somewhere", f"/{getpass.getuser()}/"):
+        assert part not in card
+    assert "train.jsonl" in card
+
+
+def test_a_token_that_hides_among_the_facts_stops_the_card():
+    result = Result("data", 1, [Measurement("hf_" + "x" * 30, "bleu", 1.0)])
+    with pytest.raises(ValueError, match="the card would hold a token"):
+        write_card(facts(results=[result]), "ann/my-model")

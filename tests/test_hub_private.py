@@ -1,0 +1,66 @@
+"""Nothing of a token, a password or a folder of this computer is left in what is published."""
+
+import getpass
+from pathlib import Path
+
+import pytest
+
+from transduct.hub.private import holds_token, public_text, without_secrets
+
+TOKEN = "hf_" + "Ab1" * 10
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("/home/someone/data/train.en", "train.en"),
+        ("~/data/train.en", "train.en"),
+        ("~someone/x", "x"),
+        ("C:\\Users\\someone\\train.en", "train.en"),
+        ("/data.txt", "data.txt"),
+        ("zcat /home/someone/a.gz | head", "zcat a.gz | head"),
+        ("--file=/home/someone/a.gz,b", "--file=a.gz,b"),
+        ("'/home/someone/a' and \"/home/someone/b\"", "'a' and \"b\""),
+        ("data/train.en", "data/train.en"),
+        ("../data/train.en", "../data/train.en"),
+        ("part-*.jsonl", "part-*.jsonl"),
+        ("https://host.org/some/page", "https://host.org/some/page"),
+        ("https://name:word@host.org/some/page", "https://host.org/some/page"),
+        ("google-t5/t5-small", "google-t5/t5-small"),
+        ("either/or, 1/2 and a / b", "either/or, 1/2 and a / b"),
+        (f"with {TOKEN} in it", "with ... in it"),
+        ("translate English to German: ", "translate English to German: "),
+    ],
+)
+def test_texts(text, left):
+    assert public_text(text) == left
+
+
+def test_the_folder_of_whoever_runs_this():
+    here = str(Path.home() / "data" / "train.en")
+    assert public_text(here) == "train.en"
+    assert public_text(f"cat {here}") == "cat train.en"
+    assert getpass.getuser() not in public_text(f"/home/{getpass.getuser()}/data.txt")
+
+
+def test_values_of_a_recipe():
+    recipe = {
+        "model": {"from_pretrained": "/home/someone/t5"},
+        "tokenizer": {"mask_token": "<mask>", "bos_token": "<s>"},
+        "data": {"train": [{"source": "/home/someone/a.en", "arguments": {"api_key": "secret", "password": "secret"}}]},
+        "training": {"hub_token": TOKEN, "push_to_hub_token": TOKEN, "learning_rate": 0.1, "seed": None},
+        "evaluation": {"inputs": ["a", f"b {TOKEN}"]},
+    }
+    assert without_secrets(recipe) == {
+        "model": {"from_pretrained": "t5"},
+        "tokenizer": {"mask_token": "<mask>", "bos_token": "<s>"},
+        "data": {"train": [{"source": "a.en", "arguments": {"api_key": "...", "password": "..."}}]},
+        "training": {"hub_token": "...", "push_to_hub_token": "...", "learning_rate": 0.1, "seed": None},
+        "evaluation": {"inputs": ["a", "b ..."]},
+    }
+
+
+def test_tokens_are_found():
+    assert holds_token(f"x {TOKEN}")
+    assert holds_token("something else", "else")
+    assert not holds_token("hf_hub_download is a function", None)

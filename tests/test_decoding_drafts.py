@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from transformers import StoppingCriteria
+from transformers import LogitsProcessor, StoppingCriteria
 
 from configs import END, MATRIX, PAD, SCHEMES, START, VOCABULARY, build, name, pad_rows, sharpen, tiny, words
 from published import pair
 from transduct import TransductForConditionalGeneration
-from transduct.decoding import beam_search, greedy_with_drafts
+from transduct.decoding import ForcedPrefixes, InTrie, TokenTrie, beam_search, greedy_with_drafts
 from transduct.decoding.drafts import SourceLookup
 
 SOURCES = [words(1, length, seed=length)[0] for length in (11, 7, 5, 9)]
@@ -112,6 +112,57 @@ def test_log_probabilities_and_lengths_are_those_of_greedy_search():
         assert torch.allclose(got.log_probs, want.log_probs, atol=1e-4)
 
 
+# ---- with logits processors ---------------------------------------------------------------------------------------
+def even_or_odd(row: int, ids: torch.Tensor) -> list[int]:
+    return [END, *range(4 + (row + len(ids)) % 2, VOCABULARY, 2)]
+
+
+PREFIXES = [[5, 6, 7], [], [9], [4, 4, 4, 4, 4]]
+PROCESSED = [
+    {"no_repeat_ngram_size": 2},
+    {"repetition_penalty": 1.4, "bad_words_ids": [[5], [6, 7]], "min_new_tokens": 7},
+    {"forced_bos_token_id": 8, "forced_eos_token_id": END, "max_new_tokens": 9},
+    {"sequence_bias": {(5, 6): 9.0, (7,): -4.0}, "suppress_tokens": [10, 11], "begin_suppress_tokens": [12]},
+    {"encoder_no_repeat_ngram_size": 2, "encoder_repetition_penalty": 1.3},
+    {"prefix_allowed_tokens_fn": even_or_odd},
+    {"exponential_decay_length_penalty": (3, 1.1), "renormalize_logits": True},
+    {"logits_processor": [ForcedPrefixes(PREFIXES)]},
+    {"logits_processor": [InTrie(TokenTrie([[5, 6, 7, 8, 9], [5, 6, 8], [4]]), END)], "no_repeat_ngram_size": 3},
+]
+
+
+@pytest.mark.parametrize("options", PROCESSED, ids="-".join)
+@pytest.mark.parametrize("whose", ["source", "another", "itself"])
+def test_the_output_of_greedy_search_with_processors(options, whose):
+    model = tiny_model()
+    draft = {"source": {}, "another": {"draft_model": tiny_model(seed=3)}, "itself": {"draft_model": model}}[whose]
+    ids, mask = pad_rows(SOURCES)
+    common = dict(input_ids=ids, attention_mask=mask, return_dict_in_generate=True) | {"max_new_tokens": 20} | options
+    want = model.generate(**common, do_sample=False)
+    greedy = model.generate(**common, custom_generate=beam_search)
+    for more in ({}, {"draft_tokens": 1}):
+        got = model.generate(**common, custom_generate=greedy_with_drafts, **draft, **more)
+        assert torch.equal(got.sequences, want.sequences)
+        assert torch.equal(got.lengths, greedy.lengths)
+        assert torch.allclose(got.log_probs, greedy.log_probs, atol=1e-4)
+
+
+def test_processors_and_drafts_take_few_passes():
+    model = tiny_model()
+    calls = passes(model)
+    ids, mask = pad_rows(SOURCES)
+    options = dict(attention_mask=mask, custom_generate=greedy_with_drafts, max_new_tokens=24, eos_token_id=None)
+    model.generate(ids, logits_processor=[ForcedPrefixes([[9]] * 4)], draft_model=tiny_model(), draft_tokens=5, **options)
+    assert len(calls) <= 6  # 24 tokens by 6 a pass, of which the draft knows all but the forced one
+
+
+def test_what_processors_forbid_altogether():
+    trie = InTrie(TokenTrie([[5]]), END)
+    options = dict(forced_bos_token_id=8, logits_processor=[trie], max_new_tokens=4)
+    with pytest.raises(ValueError, match="source 0 of the batch has no possible output: logits processors"):
+        tiny_model().generate(SOURCES[0][None], custom_generate=greedy_with_drafts, **options)
+
+
 # ---- fewer passes -------------------------------------------------------------------------------------------------
 class Copying(TransductForConditionalGeneration):
     """A model that writes its source once more: it looks only at how many tokens it has written."""
@@ -201,12 +252,19 @@ class Never(StoppingCriteria):
         return torch.zeros(len(input_ids), dtype=torch.bool)
 
 
+class Counts(LogitsProcessor):
+    """Remembers how often it was asked."""
+
+    def __call__(self, input_ids, scores):
+        return scores
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"num_beams": 2}, "num_beams=2, num_return_sequences=1: drafts are for one"),
         ({"do_sample": True}, "do_sample=True cannot be had with greedy_with_drafts"),
-        ({"no_repeat_ngram_size": 2}, "cannot run logits processors ['NoRepeatNGramLogitsProcessor']"),
+        ({"logits_processor": [Counts()], "no_repeat_ngram_size": 2}, "cannot run logits processors ['Counts']: leave out"),
         ({"stopping_criteria": [Never()]}, "stopping_criteria ['Never'] cannot be had"),
         ({"draft_tokens": 0}, "draft_tokens=0 must be at least 1"),
         ({"draft_ngram": 0}, "draft_ngram=0 must be at least 1"),
@@ -231,6 +289,16 @@ def test_models_that_do_not_fit_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             model.generate(ids, custom_generate=greedy_with_drafts, draft_model=draft)
+
+
+def test_a_source_of_another_vocabulary_is_refused():
+    model = tiny_model(decoder_vocab_size=9, tie_embeddings="none")
+    with pytest.raises(ValueError, match="guesses from the source need a vocabulary that both sides share: pass a draft_model"):
+        model.generate(SOURCES[0][None], custom_generate=greedy_with_drafts)
+    want = model.generate(SOURCES[0][None], max_new_tokens=9)
+    draft = tiny_model(decoder_vocab_size=9, tie_embeddings="none", seed=4)
+    got = model.generate(SOURCES[0][None], max_new_tokens=9, custom_generate=greedy_with_drafts, draft_model=draft)
+    assert torch.equal(want, got)
 
 
 def test_a_source_without_tokens_is_refused():

@@ -94,6 +94,13 @@ def test_drafts_change_nothing(drafts):
     assert [each.score for each in got] == pytest.approx([each.score for each in want], abs=1e-4)
 
 
+def test_drafts_with_prefixes_and_other_processors(both):
+    options = dict(target_prefixes=["ab", "", "xyz", "", "c"], no_repeat_ngram_size=2, min_new_tokens=6)
+    want = translate(*both, WORDS, num_beams=1, **options)
+    assert translate(*both, WORDS, drafts=True, **options) == want
+    assert [text[:3] for text in want][2] == "xyz"
+
+
 def test_ensembles_and_groups(both):
     pair, (another, _) = tiny_translation(), tiny_translation(seed=9)
     want = translate(*pair, WORDS)

@@ -11,6 +11,9 @@ A step reads the last token and all guesses. The guesses are right as long as ea
 it; the first that is not is replaced by that token. Each row of a batch keeps its own number of them (see `slots.py`). The output
 is that of greedy search but for ties within rounding, which differs with the number of tokens that a step reads.
 
+Logits processors see what greedy search would show them, guess by guess, up to the first wrong one. Those that may remember
+something from step to step are refused by name, as are your own unless they have a method `at_sources` (see `processors.py`).
+
 Shapes: `B` rows still decoded, `k` guesses a step, `S` source length, `V` vocabulary.
 """
 
@@ -20,9 +23,11 @@ import torch
 import torch.nn.functional as F
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
+from transduct.decoding.beam import NEVER
 from transduct.decoding.ensemble import member_rows
+from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
-from transduct.decoding.search import SearchOutput, check_options, end_tokens, length_limits, padding
+from transduct.decoding.search import FORBIDDEN, SearchOutput, check_options, end_tokens, length_limits, padding
 from transduct.decoding.slots import Slots
 
 
@@ -140,7 +145,8 @@ def greedy_with_drafts(
         ValueError: for models that are not of this package, and options that it cannot honour.
     """
     check_options("greedy_with_drafts", generation_config, synced_gpus)
-    _check(model, draft_model, logits_processor, generation_config, draft_tokens, draft_ngram)
+    processors = RowProcessors(logits_processor, len(input_ids), 1)
+    _check(model, draft_model, processors, generation_config, draft_tokens, draft_ngram)
     if "decoder_attention_mask" in model_kwargs:
         raise ValueError("decoder_attention_mask cannot be had with greedy_with_drafts: give prompts of one length")
     others = [] if draft_model is None else [draft_model]
@@ -152,18 +158,17 @@ def greedy_with_drafts(
         raise ValueError(f"stopping_criteria {[type(each).__name__ for each in criteria]} cannot be had with greedy_with_drafts")
     draft: Draft = _lookup(rows[0], inputs_tensor, draft_ngram) if draft_model is None else ModelDraft(Slots(rows[1]))
     end = end_tokens(generation_config, most.device)
-    decoding = _Decoding(Slots(rows[0]), draft, input_ids, most, end, draft_tokens, padding(generation_config))
+    decoding = _Decoding(Slots(rows[0]), draft, processors, input_ids, most, end, draft_tokens, padding(generation_config))
     with torch.no_grad():
         output = decoding.run()
     return output if generation_config.return_dict_in_generate else output.sequences
 
 
-def _check(model: Any, draft_model: Any, processors: Any, config: Any, tokens: int, ngram: int) -> None:
+def _check(model: Any, draft_model: Any, processors: RowProcessors, config: Any, tokens: int, ngram: int) -> None:
     for name, each in (("the model", model), ("draft_model", draft_model)):
         if each is not None and not (each.config.model_type == "transduct" and each.config.is_encoder_decoder):
             raise ValueError(f"{name} is a {type(each).__name__}: greedy_with_drafts needs encoder-decoders of transduct")
-    if processors:
-        names = [type(processor).__name__ for processor in processors]
+    if names := processors.with_memory():
         raise ValueError(f"greedy_with_drafts cannot run logits processors {names}: leave out the options that need them")
     if config.num_beams > 1 or config.num_return_sequences > 1:
         raise ValueError(f"num_beams={config.num_beams}, num_return_sequences={config.num_return_sequences}: drafts are for one")
@@ -175,6 +180,9 @@ def _check(model: Any, draft_model: Any, processors: Any, config: Any, tokens: i
 def _lookup(rows: Rows, source: torch.Tensor | None, ngram: int) -> SourceLookup:
     if source is None or source.is_floating_point():
         raise ValueError("guesses from the source need its token ids: pass input_ids, or a draft_model")
+    config = rows.model.config
+    if config.resolved_decoder_vocab_size != config.vocab_size:
+        raise ValueError("guesses from the source need a vocabulary that both sides share: pass a draft_model")
     mask = rows.arguments.get("attention_mask")
     real = torch.ones_like(source, dtype=torch.bool) if mask is None else mask.bool()
     return SourceLookup(source, real, rows.ids.shape[1], ngram)
@@ -184,14 +192,23 @@ class _Decoding:
     """Greedy search over one batch.
 
     Args:
-        slots: the model, which has read nothing yet; prompt: (sources, T), what the decoder starts with.
+        slots: the model, which has read nothing yet; processors: those of `generate`.
+        prompt: (sources, T), what the decoder starts with.
         most: (sources), tokens that may be generated; end: ids (E) of end tokens; count: guesses a step; pad: behind ends.
     """
 
     def __init__(
-        self, slots: Slots, draft: Draft, prompt: torch.Tensor, most: torch.Tensor, end: torch.Tensor, count: int, pad: int
+        self,
+        slots: Slots,
+        draft: Draft,
+        processors: RowProcessors,
+        prompt: torch.Tensor,
+        most: torch.Tensor,
+        end: torch.Tensor,
+        count: int,
+        pad: int,
     ):
-        self.slots, self.draft, self.end, self.count, self.pad = slots, draft, end, count, pad
+        self.slots, self.draft, self.processors, self.end, self.count, self.pad = slots, draft, processors, end, count, pad
         self.prompt = prompt.shape[1]
         self.limits = self.prompt + most  # (B), lengths at which rows are done
         self.ids = F.pad(prompt, (0, int(most.max()) + count + 1), value=pad)  # (B, room)
@@ -231,8 +248,36 @@ class _Decoding:
         tokens = torch.cat([self.ids.gather(1, index), guesses], dim=1)  # (B, width + k)
         real = torch.cat([torch.ones_like(index, dtype=torch.bool), meant], dim=1)
         logits = self.slots.feed(tokens, real)[:, width - 1 :]  # (B, k + 1, V)
-        values, best = logits.max(-1)
+        values, best = self.best_processed(logits, guesses, meant) if self.processors else logits.max(-1)
         return best, values - logits.logsumexp(-1)
+
+    def best_processed(
+        self, logits: torch.Tensor, guesses: torch.Tensor, meant: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `logits.max(-1)`, after the processors, whose answer depends on the tokens before: so one guess after the other.
+
+        Behind a wrong guess, values and tokens have no meaning; no token there is the next guess.
+        """
+        values, best = logits.new_zeros(logits.shape[:2]), torch.full(logits.shape[:2], -1, device=logits.device)  # (B, k + 1)
+        ids = self.ids.scatter(1, self.lengths[:, None] + self.counted(self.count), guesses)  # (B, room)
+        right = self.counted(len(ids))  # (b), the rows whose guesses have been right so far
+        for place in range(self.count + 1):
+            values[right, place], best[right, place] = self.processed(ids, right, place, logits[right, place]).max(-1)
+            if place < self.count:
+                right = right[(best[right, place] == guesses[right, place]) & meant[right, place]]
+        return values, best
+
+    def processed(self, ids: torch.Tensor, rows: torch.Tensor, place: int, logits: torch.Tensor) -> torch.Tensor:
+        """Logits (b, V) of the `rows` (b) after the processors, where `place` guesses of `ids` (B, room) stand before the token."""
+        result = logits.clone()
+        lengths = self.lengths[rows] + place  # (b)
+        for length in lengths.unique().tolist():
+            same = (lengths == length).nonzero().squeeze(1)  # processors take rows of one length
+            result[same] = self.processors(ids[rows[same], :length], logits[same], self.alive[rows[same]])
+        dead = (result.amax(1) == NEVER).nonzero().flatten().tolist()
+        if dead:
+            raise ValueError(f"source {int(self.alive[rows[dead[0]]])} of the batch has no possible output: {FORBIDDEN}")
+        return result
 
     def write(self, best: torch.Tensor, log_probs: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Write the right guesses and one more token, up to an end or the limit; which rows (B) are done."""

@@ -33,6 +33,12 @@ ROW_BY_ROW = (
     logits_process.TypicalLogitsWarper,
 )
 """Those that treat each row by its own tokens and scores."""
+BY_PLACE = (
+    logits_process.EncoderNoRepeatNGramLogitsProcessor,
+    logits_process.EncoderRepetitionPenaltyLogitsProcessor,
+    logits_process.PrefixConstrainedLogitsProcessor,
+)
+"""Those that also look at a row's place in the batch, and remember nothing from step to step."""
 
 
 class RowProcessors:
@@ -49,6 +55,11 @@ class RowProcessors:
 
     def __bool__(self) -> bool:
         return len(self.processors) > 0
+
+    def with_memory(self) -> list[str]:
+        """The names of those that may remember something from step to step, so that they must see each step once, in order."""
+        known = (*ROW_BY_ROW, *BY_PLACE)
+        return [type(each).__name__ for each in self.processors if type(each) not in known and not hasattr(each, "at_sources")]
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
         """Processed scores (B*N, V) of rows (B*N, T) that belong to the sources numbered `alive` (B)."""

@@ -40,6 +40,9 @@ IGNORED = (
 )
 """Options of `generate` that a search here cannot honour."""
 
+FORBIDDEN = "logits processors (prefixes, tries, forbidden words) forbid every continuation"
+"""Why a source has no output."""
+
 
 @dataclass
 class SearchOutput(GenerateEncoderDecoderOutput):
@@ -148,7 +151,7 @@ def beam_search(
 
 def _contradiction(phrases: Any) -> str:
     if phrases is None:
-        return "logits processors (prefixes, tries, forbidden words) forbid every continuation"
+        return FORBIDDEN
     return "none contains all its phrases, because other options (prefixes, tries, forbidden words) forbid their tokens"
 
 

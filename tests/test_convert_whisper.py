@@ -184,6 +184,12 @@ def test_what_whisper_cannot_say_is_refused(changes, field):
         to_transformers(TransductForConditionalGeneration(tiny(**changes)), "whisper")
 
 
+def test_a_model_of_text_is_no_whisper():
+    text = config_from_preset("bart-base", d_model=8, d_ff=8, num_heads=2, encoder_layers=1, decoder_layers=1, vocab_size=20)
+    with pytest.raises(ValueError, match=r"has no way to say .*encoder_input='tokens' \(there 'features'\)"):
+        to_transformers(TransductForConditionalGeneration(text), "whisper")
+
+
 def tiny(**changes: Any):
     sizes = dict(d_model=16, d_ff=24, num_heads=2, encoder_layers=1, decoder_layers=1, vocab_size=40, feature_size=6)
     sizes |= dict(bos_token_id=1, pad_token_id=1, eos_token_id=1, decoder_start_token_id=2)

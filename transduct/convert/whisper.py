@@ -82,6 +82,8 @@ def read(options: Options, checkpoint: Checkpoint) -> dict[str, Any]:
 
 def write(config: TransductConfig) -> dict[str, Any]:
     values = {theirs: getattr(config, ours) for ours, theirs in NAMES.items()}
+    if config.encoder_input != "features":
+        del values["num_mel_bins"]  # a model of text: reading it again says so
     values |= {theirs: getattr(config, f"resolved_{ours}") for ours, (theirs, _) in DECODER_NAMES.items()}
     values["max_target_positions"] = config.resolved_decoder_max_positions
     values["tie_word_embeddings"] = config.tie_embeddings == "target_output"

@@ -268,7 +268,7 @@ class _Decoding:
         return values, best
 
     def processed(self, ids: torch.Tensor, rows: torch.Tensor, place: int, logits: torch.Tensor) -> torch.Tensor:
-        """Logits (b, V) of the `rows` (b) after the processors, where `place` guesses of `ids` (B, room) stand before the token."""
+        """Logits (b, V) of the `rows` (b) after the processors; before the token stand `place` guesses of `ids` (B, room)."""
         result = logits.clone()
         lengths = self.lengths[rows] + place  # (b)
         for length in lengths.unique().tolist():

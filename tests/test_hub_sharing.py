@@ -12,7 +12,8 @@ from hub_server import Account, Blob, Fault, Hub, serving
 from tiny_translation import tiny_translation
 from transduct import TransductForConditionalGeneration
 from transduct.cli.main import run
-from transduct.hub import Options, prepare, push
+from transduct.hub import Options, Said, prepare, push
+from transduct.hub.cards import is_ours, license_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the client's own uploads
 
@@ -95,36 +96,6 @@ def test_shards_replace_a_file_and_a_file_replaces_shards(online, hub, folder):
     assert {name for name in files(hub) if "safetensors" in name} == {"model.safetensors"}
 
 
-def test_only_what_belongs_to_the_model(folder):
-    for name in ("optimizer.pt", "training_args.bin", ".hidden", "other.safetensors"):
-        (folder / name).write_bytes(b"x")
-    (folder / "trainer_state.json").write_text("{}")
-    (folder / "checkpoint-5").mkdir()
-    (folder / "checkpoint-5" / "config.json").write_text("{}")
-    (folder / "LICENSE").write_text("terms")
-    share = prepare(folder, "ann/model", Options())
-    assert set(share.left_out) == {
-        "optimizer.pt", "training_args.bin", "trainer_state.json", ".hidden", "other.safetensors", "checkpoint-5/config.json",
-    }  # fmt: skip
-    assert "LICENSE" in {file.path for file in share.files}
-    assert "pickle" in share.left_out["optimizer.pt"]
-
-
-def test_code_that_is_not_there_is_that_of_the_package(folder):
-    whole = {file.path: file.size for file in prepare(folder, "ann/model", Options()).files}
-    (folder / "attention.py").unlink()
-    share = prepare(folder, "ann/model", Options())
-    assert {file.path: file.size for file in share.files} == whole
-    assert any("code" in note for note in share.notes)
-
-
-def test_code_of_an_older_version_stays(folder):
-    (folder / "attention.py").write_text((folder / "attention.py").read_text() + "\n# older\n")
-    share = prepare(folder, "ann/model", Options())
-    assert {file.path: file.source for file in share.files}["attention.py"] == folder / "attention.py"
-    assert not any("code" in note for note in share.notes)
-
-
 def test_branches_and_private_repositories(online, hub, folder):
     push(folder, "team/model", private=True, revision="next/one")
     repository = hub.repositories["team/model"]
@@ -144,40 +115,61 @@ def test_nothing_is_sent_twice(online, hub, folder):
     assert len(hub.seen("PUT", "/lfs/")) == len([blob for blob in files(hub).values() if blob.lfs])
 
 
-# ---- folders that are refused -------------------------------------------------------------------------------------------------
-def cut(folder: Path, name: str) -> None:
-    path = folder / name
-    path.write_bytes(path.read_bytes()[:-100])
+# ---- whose card ---------------------------------------------------------------------------------------------------------------
+def card_there(hub: Hub) -> str:
+    return files(hub)["README.md"].content.decode()
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda folder: (folder / "config.json").unlink(), "config.json is missing"),
-        (lambda folder: (folder / "config.json").write_text('{"model_type": "t5"}'), "model_type='t5'"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "weights there are none"),
-        (lambda folder: cut(folder, "model.safetensors"), "model.safetensors"),
-        (lambda folder: cut(folder, "tokenizer.json"), "tokenizer"),
-        (lambda folder: (folder / "weights.part").write_bytes(b""), "half-written"),
-        (lambda folder: (folder / "notes.txt").write_text("my key is hf_" + "x" * 30), "notes.txt' holds a token"),
-    ],
-)  # fmt: skip
-def test_folders_that_are_no_whole_model(spoil, message, folder, capsys):
-    spoil(folder)
-    assert message in fails(capsys, folder, "ann/model")
+def test_a_card_of_a_person_in_the_folder_is_shared_as_it_is(online, hub, folder):
+    (folder / "README.md").write_text("# My model\n")
+    share = prepare(folder, "ann/model", Options())
+    assert any("a person wrote" in note for note in share.notes)
+    push(folder, "ann/model")
+    assert card_there(hub) == "# My model\n"
+    push(folder, "ann/model", overwrite_card=True)
+    assert is_ours(card_there(hub))
+    assert (folder / "README.md").read_text() == "# My model\n"
 
 
-def test_a_shard_that_is_missing(tmp_path, capsys):
-    tiny_translation()[0].save_pretrained(tmp_path, max_shard_size="20KB")
-    next(tmp_path.glob("model-00002-*")).unlink()
-    assert "is missing" in fails(capsys, tmp_path, "ann/model")
+def test_a_card_that_a_person_changed_on_the_hub_stays(online, hub, folder):
+    push(folder, "ann/model")
+    changed = card_there(hub).replace("## Use", "## How to use it")
+    hub.repositories["ann/model"].commit("main", files(hub) | {"README.md": Blob(changed.encode())})
+    (folder / "LICENSE").write_text("terms")
+    shared = push(folder, "ann/model")
+    assert card_there(hub) == changed
+    assert "LICENSE" in files(hub)
+    assert any("README.md stays as it is there" in note for note in shared.notes)
+    assert push(folder, "ann/model", overwrite_card=True).notes == []
+    assert is_ours(card_there(hub))
 
 
-def test_folders_that_are_not_there_or_not_done(tmp_path, folder, capsys):
-    assert "there is no folder" in fails(capsys, tmp_path / "nothing", "ann/model")
-    (tmp_path / "recipe.yaml").write_text("output: x\n")
-    assert "has no model yet" in fails(capsys, tmp_path, "ann/model")
-    assert "half-written" in fails(capsys, folder.rename(folder.with_name("model.part")), "ann/model")
+def test_a_card_of_ours_is_written_anew_and_keeps_the_licence(online, hub, folder):
+    push(folder, "ann/model", said=Said(license="mit", languages=("en",)))
+    first = card_there(hub)
+    generation = folder / "generation_config.json"
+    generation.write_text(generation.read_text().replace("{", '{"max_length": 9,', 1))
+    push(folder, "ann/model")
+    assert is_ours(card_there(hub))
+    assert card_there(hub) != first
+    assert license_in(card_there(hub)) == "mit"
+    push(folder, "ann/model", said=Said(license="apache-2.0"))
+    assert license_in(card_there(hub)) == "apache-2.0"
+
+
+def test_the_card_of_a_run_tells_of_its_training(online, hub, folder, tmp_path):
+    (tmp_path / "run").mkdir()
+    folder.rename(tmp_path / "run" / "model")
+    (tmp_path / "run" / "recipe.yaml").write_text("data: {train: {json: a.jsonl}}\n")
+    push(tmp_path / "run", "ann/model")
+    assert "Trained on a.jsonl" in card_there(hub)
+    assert "recipe.yaml" not in files(hub)
+
+
+# ---- what is refused before anything is sent ----------------------------------------------------------------------------------
+def test_a_folder_that_is_not_whole(folder, capsys):
+    (folder / "model.safetensors").unlink()
+    assert "cannot be shared: weights there are none" in fails(capsys, folder, "ann/model")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,123 @@
+"""What of a folder is shared, and which folders are not."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tiny_translation import tiny_translation
+from transduct.hub.folders import contents, model_folder, weights_of
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "translator"
+    for part in tiny_translation():
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(saved, tmp_path / "translator"))
+
+
+def test_only_what_belongs_to_the_model(folder):
+    for name in ("optimizer.pt", "training_args.bin", ".hidden", "other.safetensors"):
+        (folder / name).write_bytes(b"x")
+    (folder / "trainer_state.json").write_text("{}")
+    (folder / "checkpoint-5").mkdir()
+    (folder / "checkpoint-5" / "config.json").write_text("{}")
+    (folder / "LICENSE").write_text("terms")
+    found = contents(folder)
+    assert set(found.left_out) == {
+        "optimizer.pt", "training_args.bin", "trainer_state.json", ".hidden", "other.safetensors", "checkpoint-5/config.json",
+    }  # fmt: skip
+    assert "LICENSE" in {file.path for file in found.files}
+    assert "pickle" in found.left_out["optimizer.pt"]
+
+
+def test_code_that_is_not_there_is_that_of_the_package(folder):
+    whole = {file.path: file.size for file in contents(folder).files}
+    (folder / "attention.py").unlink()
+    found = contents(folder)
+    assert {file.path: file.size for file in found.files} == whole
+    assert any("code" in note for note in found.notes)
+
+
+def test_code_of_an_older_version_stays(folder):
+    (folder / "attention.py").write_text((folder / "attention.py").read_text() + "\n# older\n")
+    found = contents(folder)
+    assert {file.path: file.source for file in found.files}["attention.py"] == folder / "attention.py"
+    assert not any("code" in note for note in found.notes)
+
+
+def cut(folder: Path, name: str) -> None:
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "config.json is missing"),
+        (lambda folder: (folder / "config.json").write_text('{"model_type": "t5"}'), "model_type='t5'"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "weights there are none"),
+        (lambda folder: cut(folder, "model.safetensors"), "model.safetensors"),
+        (lambda folder: cut(folder, "tokenizer.json"), "tokenizer"),
+        (lambda folder: (folder / "weights.part").write_bytes(b""), "half-written"),
+        (lambda folder: (folder / "notes.txt").write_text("my key is hf_" + "x" * 30), "notes.txt' holds a token"),
+    ],
+)  # fmt: skip
+def test_folders_that_are_no_whole_model(spoil, message, folder):
+    spoil(folder)
+    with pytest.raises(ValueError, match=message):
+        contents(model_folder(folder))
+
+
+def test_a_shard_that_is_missing(tmp_path):
+    tiny_translation()[0].save_pretrained(tmp_path, max_shard_size="20KB")
+    next(tmp_path.glob("model-00002-*")).unlink()
+    with pytest.raises(ValueError, match="is missing"):
+        contents(model_folder(tmp_path))
+
+
+def test_folders_that_are_not_there_or_not_done(tmp_path, folder):
+    with pytest.raises(ValueError, match="there is no folder"):
+        contents(model_folder(tmp_path / "nothing"))
+    (tmp_path / "recipe.yaml").write_text("output: x\n")
+    with pytest.raises(ValueError, match="has no model yet"):
+        contents(model_folder(tmp_path))
+    with pytest.raises(ValueError, match="half-written"):
+        contents(model_folder(folder.rename(folder.with_name("model.part"))))
+
+
+def test_the_model_of_a_run(folder, tmp_path):
+    (tmp_path / "recipe.yaml").write_text("output: x\n")
+    assert model_folder(folder.rename(tmp_path / "model")) == tmp_path / "model"
+    assert model_folder(tmp_path) == tmp_path / "model"
+
+
+def test_weights_that_are_read(folder, tmp_path):
+    assert weights_of(folder) == {"model.safetensors"}
+    tiny_translation()[0].save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
+    assert weights_of(tmp_path / "sharded") == {path.name for path in (tmp_path / "sharded").glob("*safetensors*")}
+    for path in (tmp_path / "sharded").glob("*safetensors*"):
+        shutil.copy(path, folder)
+    assert weights_of(folder) == {"model.safetensors"}
+    assert "model.safetensors.index.json" in contents(folder).left_out
+
+
+def test_a_pickle_is_no_model_to_share(folder):
+    (folder / "model.safetensors").unlink()
+    model, _ = tiny_translation()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="a pickle: load it and save it again"):
+        model_folder(folder)
+
+
+def test_a_model_without_a_tokenizer(tmp_path):
+    tiny_translation()[0].save_pretrained(tmp_path)
+    assert contents(tmp_path).notes == ["there is no tokenizer: save it in the same folder, unless the sources are no text"]

@@ -346,6 +346,14 @@ def test_the_split_of_the_dictionary(g2p):
     assert everything["aalborg"] == ["AO L B AO R G", "AA L B AO R G"]
 
 
+def test_the_split_of_entries(g2p):
+    splits = {name: list(g2p.entries(name)) for name in ("train", "validation", "test")}
+    assert {name: len(pairs) for name, pairs in splits.items()} == {"train": 114_889, "validation": 6_759, "test": 13_518}
+    everything = dict(pair for pairs in splits.values() for pair in pairs)
+    assert len(everything) == 135_166  # a key has one reference
+    assert (everything["read"], everything["read(2)"]) == ("R EH D", "R IY D")
+
+
 def test_the_words_that_the_demo_shows_are_in_no_dictionary(g2p):
     from transduct.training.recipe import load_recipe
 

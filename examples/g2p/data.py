@@ -4,7 +4,8 @@
 - The split goes by the word alone: the first 8 hexadecimal digits of its SHA-256, modulo 20: 0 test, 1 validation, the rest
   training. That makes 112,292 / 6,240 / 6,394 words and 120,116 training pairs.
 - `entries` gives another split, the rule of cmusphinx's g2p-seq2seq: all 135,166 entries in the order of the file, each
-  variant an entry of its own with one reference; every twentieth is validation, the two behind it test.
+  with one reference; every twentieth is validation, the two behind it test. The key of an entry is spelt as it stands in
+  the file, as that program reads it: "read" and "read(2)" are two words, and the number says which pronunciation is meant.
 
 Only the data file of the package is read (a license in the manner of BSD); its Python code (GPL-3) is never imported.
 """
@@ -62,8 +63,8 @@ def pronunciations(split: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def entries(split: str) -> Iterator[tuple[str, str]]:
-    """The entries of a split by the rule of g2p-seq2seq, in the order of the file. A variant's number is no part of its word."""
+    """The entries of a split by the rule of g2p-seq2seq, in the order of the file: ("read(2)", "R IY D")."""
     for number, line in enumerate(dictionary_file().read_text(encoding="utf-8").splitlines()):
         if {0: "validation", 1: "test", 2: "test"}.get(number % 20, "train") == split:
             entry, *phones = line.split("#")[0].split()
-            yield re.sub(r"\(\d+\)$", "", entry), " ".join(phone.rstrip("012") for phone in phones)
+            yield entry, " ".join(phone.rstrip("012") for phone in phones)

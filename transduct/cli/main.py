@@ -4,10 +4,15 @@
   rest of transduct inside its function. A test checks that `transduct --help` loads neither.
 - Bad input is a `ValueError` or an `OSError` anywhere below, a package that is missing an `ImportError`: one line on stderr and
   exit code 2. Any other exception is a fault: one line and exit code 1. `--debug`, anywhere on the line, shows the traceback.
+- Ctrl-C is exit code 130. Where what is printed is no longer read, as by `head`, the program ends without a word.
+- `--show-completion` and `--install-completion` complete commands, options and files in bash, zsh and fish.
 
-To add a command, write `def name(...)` in `cli/name.py` and register it below; the order there is the order in the help.
+To add a command, write `def name(...)` in `cli/name.py`, register it below (the order there is the order in the help), and give
+it examples in `cli/examples.py`.
 """
 
+import io
+import logging
 import os
 import sys
 import traceback
@@ -17,9 +22,11 @@ from typing import Any
 import typer
 
 from transduct.cli.average import average
+from transduct.cli.demo import demo
 from transduct.cli.describe import describe
 from transduct.cli.doctor import doctor
 from transduct.cli.evaluate import evaluate
+from transduct.cli.examples import epilog
 from transduct.cli.export import export
 from transduct.cli.import_ import import_
 from transduct.cli.plan import plan
@@ -34,7 +41,6 @@ USAGE_ERRORS: Any = typer.BadParameter.__bases__
 app = typer.Typer(
     name="transduct",
     help="One encoder-decoder Transformer: Vaswani et al. 2017, T5 or BART by configuration alone.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -48,7 +54,10 @@ app.command()(average)
 app.command(name="import")(import_)
 app.command()(export)
 app.command()(push)
+app.command()(demo)
 app.command()(doctor)
+for registered in app.registered_commands:
+    registered.epilog = epilog(registered.name or getattr(registered.callback, "__name__", ""))
 
 
 @app.callback(invoke_without_command=True)
@@ -72,8 +81,11 @@ def run(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     try:
         code = app(args=[part for part in arguments if part != "--debug"], prog_name="transduct", standalone_mode=False)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         return _report("stopped", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes when it ends
+        return 128 + 13  # as of a program that SIGPIPE ends
     except USAGE_ERRORS as error:
         command = error.ctx.command_path if error.ctx is not None else "transduct"
         return _report(f"{error.format_message()} (see {command} --help)", 2)
@@ -89,15 +101,25 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _report(message: str, code: int) -> int:
-    """Say it on stderr, in one line however the message was broken; of several processes, all but the first say who they are."""
+    """Say it on stderr, in one line however the message was broken, and without what would act on a terminal.
+
+    Of several processes, all but the first say who they are.
+    """
     process = os.environ.get("RANK", "0")
     name = "transduct" if process == "0" else f"transduct (process {process})"
-    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
+    print(f"{name}: {shown}", file=sys.stderr)
     return code
 
 
 def main() -> None:
     """The entry point of `pyproject.toml`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape" if stream is sys.stdout else "backslashreplace")  # odd names of files
+    for talkative in ("torchao", "torch.utils._pytree"):  # which kernels of its own torchao cannot use here
+        logging.getLogger(talkative).setLevel(logging.ERROR)
     sys.exit(run(sys.argv[1:]))
 
 

@@ -7,9 +7,9 @@ import torch
 from transduct.page.attention_picture import MOST, left_out
 from transduct.page.drawing import element, label, picture, title, width_of
 
-GAP = 14
+GAP = 24
 """Pixels between tokens."""
-TOP, BOTTOM, HEIGHT = 22, 168, 190
+TOP, BOTTOM, HEIGHT = 24, 178, 204
 LEAST = 0.08
 """The weight of a line that is drawn, beside the strongest of each target token."""
 
@@ -20,15 +20,17 @@ def alignment_picture(weights: torch.Tensor, source: Sequence[str], target: Sequ
     cells = weights[: len(below), : len(above)].tolist()
     width = max(_length(above), _length(below)) + 2 * GAP
     tops, bottoms = _middles(above, width), _middles(below, width)
-    lines = []
+    weak, strong = [], []
     for row, own in enumerate(cells):
         strongest = max(range(len(own)), key=own.__getitem__)
         for column, weight in enumerate(own):
             if weight >= LEAST or column == strongest:
                 said = f"{above[column]} → {below[row]}: {weight:.3f}"
-                lines.append(_line(tops[column], bottoms[row], weight, column == strongest, said))
+                line = _line(tops[column], bottoms[row], weight, column == strongest, said)
+                (strong if column == strongest else weak).append(line)
     content = [
-        *lines,
+        *weak,
+        *strong,
         *(label(name, x, TOP - 6) for name, x in zip(above, tops, strict=True)),
         *(label(name, x, BOTTOM + 16) for name, x in zip(below, bottoms, strict=True)),
     ]

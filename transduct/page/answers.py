@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +98,11 @@ class Demonstration:
     @property
     def _labels(self) -> Labels:
         return lambda tokens: target_labels(self.tokenizer, tokens)
+
+    def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of target tokens."""
+        with self._free:
+            return self.tokenizer.batch_decode([list(row) for row in rows], skip_special_tokens=True)
 
     def look(self, answer: Answer, rank: int) -> AttentionMap:
         """Where the model looked while it wrote the hypothesis `rank`, counted from 0."""

@@ -6,7 +6,7 @@ import torch
 
 from transduct.page.drawing import element, label, note, picture, title, width_of
 
-CELL = 24
+CELL = 28
 """Pixels of a weight, at least."""
 MOST = 80
 """Tokens of each side that are drawn."""

@@ -29,9 +29,9 @@ STYLE = """
 .picture text.faint { fill: var(--faint); }
 .note { color: var(--faint); font-size: .85rem; margin: .3rem 0; }
 .alert { color: var(--warn); border-left: 3px solid var(--warn); padding: .2rem .7rem; margin: .2rem 0; overflow-wrap: anywhere; }
-.found { border-collapse: collapse; width: 100%; }
+.found { border-collapse: collapse; width: 100%; border: 0; }
 .found th { text-align: left; font-weight: 500; color: var(--faint); font-size: .85rem; }
-.found th, .found td { padding: .3rem .7rem .3rem 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
+.found th, .found td { padding: .3rem .5rem; border: 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
 .found .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .found .text { overflow-wrap: anywhere; unicode-bidi: plaintext; width: 100%; white-space: pre-wrap; }
 .found tr.chosen td { font-weight: 600; } .found tr.chosen td:first-child { color: var(--best); }
@@ -82,6 +82,11 @@ def picture(width: float, height: float, content: Iterable[str], description: st
     size = dict(width=f"{width:.0f}", height=f"{height:.0f}", viewBox=f"0 0 {width:.0f} {height:.0f}")
     image = element("svg", *content, xmlns="http://www.w3.org/2000/svg", role="img", aria_label=description, **size)
     return element("div", image, class_="picture")
+
+
+def small(text: str, x: float, y: float) -> str:
+    """A figure beside a label, in smaller type."""
+    return element("text", words(text), x=x, y=y, text_anchor="middle", class_="small")
 
 
 def note(text: str) -> str:

@@ -52,7 +52,8 @@ def kept(answer: Answer, step: int, texts: Texts) -> str:
         _row(None, f"{place + 1}" if place < running else "✓", text, f"{node.log_prob:.4f}")
         for place, (text, node) in enumerate(zip(beginnings, nodes, strict=True))
     ]
-    said = f"Step {step + 1} of {len(tree.steps)}: {running} go on, {len(nodes) - running} ended (✓)."
+    left = "were left when the search ended" if step == len(tree.steps) - 1 else "go on"
+    said = f"Step {step + 1} of {len(tree.steps)}: {running} {left}, {len(nodes) - running} ended here (✓)."
     return note(said) + _table(("#", "so far", "log-probability"), rows)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from transduct.page.drawing import element, label, note, picture, title, width_of
+from transduct.page.drawing import element, label, note, picture, small, title, width_of
 from transduct.page.search_tree import Node, SearchTree
 
 ROW, BOX = 46, 34
@@ -28,7 +28,7 @@ def tree_picture(tree: SearchTree, last: int, chosen: Sequence[int], ranks: Mapp
     ]
     nodes: list[str] = []
     for step in range(plan.first, last + 1):
-        content.append(label(str(step + 1), plan.x(step) + plan.box / 2, 15, class_="small"))
+        content.append(small(str(step + 1), plan.x(step) + plan.box / 2, 15))
         for place, node in enumerate(tree.steps[step].nodes):
             colour = _colour(tree, step, place, chosen, survivors[step])
             content.append(_edge(plan, step, place, node, colour))
@@ -44,7 +44,7 @@ class _Plan:
         self.first = max(0, last + 1 - MOST_STEPS)
         shown = tree.steps[self.first : last + 1]
         self.tree = tree
-        self.box = max(54.0, max(width_of(node.label) for step in shown for node in step.nodes) + 12)
+        self.box = max(64.0, max(width_of(node.label) for step in shown for node in step.nodes) + 12)
         self.running = max(len(step.running) for step in shown)
         rows = self.running + max(len(step.ended) for step in shown)
         self.width = LEFT + len(shown) * (self.box + EDGE) + 10
@@ -104,5 +104,5 @@ def _box(plan: _Plan, step: int, place: int, node: Node, colour: str, rank: int 
             stroke_width=2.2 if colour in ("best", "ended") else 1.2,
         ),
         label(node.label, middle, y - 1, class_=colour),
-        label(f"{node.log_prob:.2f}" + ("" if rank is None else f" #{rank + 1}"), middle, y + 12, class_="small"),
+        small(f"{node.log_prob:.2f}" + ("" if rank is None else f"  #{rank + 1}"), middle, y + 12),
     )

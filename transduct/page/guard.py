@@ -1,0 +1,152 @@
+"""Whom the page's server answers: this page in a visitor's browser, and no page of anybody else.
+
+A browser lets any web site send requests to a server on the visitor's own computer. Three things keep those out:
+
+- The `Host` of a request must be a name under which this server is known: a foreign name may have been made to lead here (DNS
+  rebinding).
+- Its `Origin`, if a browser tells one, must be the page's own; and `Sec-Fetch-Site` must not tell of another site, unless the
+  page itself is opened, by a link.
+- Answers forbid the browser to load anything from elsewhere, and other sites to show the page in a frame.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+POLICY = (
+    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; object-src 'none'; base-uri 'self'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
+"""The content security policy. Inline scripts and styles, and code made of text, are gradio's own."""
+HEADERS = {
+    "content-security-policy": POLICY,
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+MOST_BYTES = 8 * 1024 * 1024
+"""Of a request: room for what a visitor may paste by mistake, so that the page can say that it is too much."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def names_of(host: str) -> frozenset[str] | None:
+    """The names under which a server that listens at `host` is known.
+
+    Returns:
+        Names in lower case; None for a server that listens at every address: see `is_own_name`.
+    """
+    if host in ("0.0.0.0", "::", ""):
+        return None
+    return LOOPBACK | {host.lower()} if host.lower() in LOOPBACK else frozenset({host.lower()})
+
+
+def is_own_name(name: str, names: frozenset[str] | None) -> bool:
+    """Whether a request may call the server so. One that listens everywhere is known by addresses and by its computer's name."""
+    if names is not None:
+        return name in names
+    own = {*LOOPBACK, socket.gethostname().lower(), socket.getfqdn().lower()}
+    return name in own or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def refusal(headers: Iterable[tuple[bytes, bytes]], names: frozenset[str] | None) -> tuple[int, str] | None:
+    """Why a request with these headers is not answered, as a status and a sentence; None: it is.
+
+    Args:
+        headers: lower-case names and values, as ASGI has them.
+    """
+    found: dict[str, str] = {}
+    for key, value in headers:
+        name = key.decode("latin-1")
+        if name in found and name in ("host", "origin"):
+            return 400, f"a request has one {name}"
+        found[name] = value.decode("latin-1")
+    host = found.get("host", "")
+    if not is_own_name(_hostname(host), names):
+        return 421, "this server is not known by that name: open the address that `transduct demo` has printed"
+    origin = found.get("origin")
+    if origin is not None and (urlsplit(origin).scheme not in ("http", "https") or _netloc(origin) != host.lower()):
+        return 403, "this page answers no other site"
+    opened = found.get("sec-fetch-mode") == "navigate" and found.get("sec-fetch-dest") == "document"
+    if found.get("sec-fetch-site") in ("cross-site", "same-site") and not opened:
+        return 403, "this page answers no other site"
+    length = found.get("content-length", "0")
+    if not length.isdecimal() or int(length) > MOST_BYTES:
+        return 413, f"a request has at most {MOST_BYTES:,} bytes"
+    return None
+
+
+def _hostname(host: str) -> str:
+    """The name in a `Host`, without its port; "" for what is none."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+class Guard:
+    """An ASGI application around another one, which sees only what is not refused.
+
+    Args:
+        names: of the server, see `names_of`.
+    """
+
+    def __init__(self, app: Any, names: frozenset[str] | None):
+        self.app, self.names = app, names
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif scope["type"] != "http":  # no part of the page speaks by web sockets
+            await send({"type": "websocket.close", "code": 1008})
+        elif why := refusal(scope["headers"], self.names):
+            await _refuse(send, *why)
+        else:
+            await self.app(scope, Counted(receive), _with_headers(send))
+
+
+class Counted:
+    """Receives a request's body; one of more than `MOST_BYTES`, whatever its header says, ends as if its visitor had left."""
+
+    def __init__(self, receive: Any):
+        self.receive, self.seen = receive, 0
+
+    async def __call__(self) -> Any:
+        message = await self.receive()
+        self.seen += len(message.get("body", b""))
+        if self.seen > MOST_BYTES:
+            return {"type": "http.disconnect"}
+        return message
+
+
+def _with_headers(send: Any) -> Any:
+    async def sending(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            own = [(key.encode(), value.encode()) for key, value in HEADERS.items()]
+            message = {**message, "headers": [*message.get("headers", []), *own]}
+        await send(message)
+
+    return sending
+
+
+async def _refuse(send: Any, status: int, why: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{why}\n".encode()})

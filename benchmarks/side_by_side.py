@@ -106,7 +106,7 @@ def one_thread() -> None:
 def arguments(description: str, shapes: Sequence[str], default_shapes: Sequence[str], rounds: int = 7) -> argparse.ArgumentParser:
     """The options that every benchmark has."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--rounds", type=_positive, default=rounds, help="measurements of each side, after a warm-up")
+    parser.add_argument("--rounds", type=positive, default=rounds, help="measurements of each side, after a warm-up")
     parser.add_argument(
         "--shapes", nargs="+", choices=shapes, default=list(default_shapes), metavar="SHAPE", help=", ".join(shapes)
     )
@@ -114,7 +114,8 @@ def arguments(description: str, shapes: Sequence[str], default_shapes: Sequence[
     return parser
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A number for argparse."""
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} must be at least 1")
     return int(text)

@@ -20,24 +20,37 @@ import shapes
 import side_by_side
 import torch
 import train_step
+import translate
 import translation_text
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = {
     "train_step": ["Training step", "t5-small, no padding", "bart-base, padded", "marian-base, least padded"],
     "generate": ["generate, tiny", "marian-base, source 4, greedy", "bart-base, source 12, beam 4"],
-    "decode": ["decode, marian-base", "transduct (s)", "2, 4, 1", "2, 12, 4"],
+    "decode": ["decode, marian-base", "transduct (s)", "packed (s)", "int8 (s)", "2, 4, 1", "2, 12, 4"],
+    "linears": ["linears, float32 products equal", "tiny 48 x 16, 8 rows", "tiny 48 x 16, 256 rows", "packed (ms)", "int8 (ms)"],
     "memory": ["Memory", "mt5-small, 64 targets: process", "bart-base, 8 beams, source 16: cross-attention", "0.125"],
     "accumulation": ["Loss and gradient norm", "transformers' T5", "transduct as T5"],
     "train": ["Targets without padding", "default sampling", "length grouping", "token budget", "packed", "2 processes"],
+    "translate": [
+        "translate, 6 lines, 4 beams",
+        "transformers",
+        "transduct",
+        "int8",
+        "CTranslate2 int8, directly",
+        "BLEU",
+        "chrF",
+    ],
     "translation_text": ["example: 6 pairs", "words of a source", "words of a target"],
 }
 OPTIONS = {
     "train_step": ["--rounds", "1"],
     "generate": ["--rounds", "1"],
     "decode": ["--rounds", "1", "--batches", "2"],
+    "linears": ["--rounds", "1"],
     "memory": ["--target-tokens", "64", "--source-length", "16"],
     "train": ["--rounds", "1", "--updates", "2"],
+    "translate": ["--rounds", "1"],
 }
 
 
@@ -55,6 +68,19 @@ def test_runs_and_prints_its_table(name):
         assert text in result.stdout
 
 
+@pytest.mark.slow
+def test_a_beam_takes_no_more_for_a_longer_source():
+    result = run("decode", "--growth", "--quick", "--rounds", "1")
+    assert result.returncode == 0, result.stderr[-3000:]
+    costs, held = result.stdout.split("bytes of keys and values")
+    assert re.findall(r"^│ +(\d+) ", costs, flags=re.MULTILINE) == ["4", "8", "16"]
+    rows = re.findall(r"^│ +(\d+) +│ +([\d,]+) +│ +([\d,]+) +│", held, flags=re.MULTILINE)
+    sources, theirs, ours = ([int(cell.replace(",", "")) for cell in column] for column in zip(*rows, strict=True))
+    assert sources == [4, 12]
+    assert theirs[0] < theirs[1]
+    assert ours[0] == ours[1] > 0
+
+
 def test_every_benchmark_is_run_here():
     commands = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")}
     assert commands == set(TABLES)
@@ -64,6 +90,15 @@ def test_ratios_are_of_rounds():
     item = side_by_side.Comparison("x", theirs=[2.0, 9.0, 4.0], ours=[1.0, 3.0, 4.0])
     assert item.ratios == [2.0, 3.0, 1.0]
     assert item.ratio == 2.0
+
+
+def test_each_side_begins_a_round_in_its_turn():
+    calls = []
+    sides = {name: (lambda name=name: calls.append(name)) for name in "abc"}
+    measured = side_by_side.by_turns(sides, rounds=3, found={"b": None})
+    assert calls == ["a", "c", *"abc", *"bca", *"cab"]  # what was called before needs no warm-up
+    assert [len(seconds) for seconds in measured.values()] == [3, 3, 3]
+    assert side_by_side.times_faster({"x": [2.0, 9.0, 4.0], "y": [1.0, 3.0, 4.0]}, "y", than="x") == 2.0
 
 
 def test_compare_alternates_who_goes_first():
@@ -111,6 +146,24 @@ def test_different_ids_are_not_timed():
     options = argparse.Namespace(quick=True, rounds=1)
     with pytest.raises(AssertionError, match="the ids differ"):
         generate.measure("t5-small", 5, 4, models, options)
+
+
+def test_different_translations_are_not_timed():
+    lines, references = [f"line {number} of a text" for number in range(40)], [f"line {number} of a text" for number in range(40)]
+    translate.check(lines, lines, references)
+    with pytest.raises(AssertionError, match=r"92\.5% of the lines are transformers'"):
+        translate.check(lines, [*lines[:-3], "", "", ""], references)
+    with pytest.raises(AssertionError, match=r"97\.5% of the lines .* BLEU 100\.00"):
+        translate.check(lines, [*lines[:-1], "something else entirely"], references)
+
+
+def test_translations_come_in_the_order_of_their_lines():
+    model, tokenizer = translate.tiny()
+    model.generation_config.max_new_tokens = 9
+    lines = ["abc", "a longer line", "x"]
+    together = translate.the_usual_way(model, tokenizer, lines, batch=2, beams=2)
+    assert together == [translate.the_usual_way(model, tokenizer, [line], batch=1, beams=2)[0] for line in lines]
+    assert len(set(together)) == 3
 
 
 def test_a_batch_has_end_tokens_padding_and_ignored_labels():

@@ -12,7 +12,7 @@ that were not done before their own limit once more, with it.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,8 @@ class _Search:
     """What one call of the translator is told.
 
     Args:
-        beams, wanted: hypotheses kept and returned; penalty: exponent of the length; prefix: tokens that each target begins with.
+        beams, wanted: hypotheses kept and asked for; penalty: exponent of the length; prefix: tokens that targets begin with.
+        returned: hypotheses of a source that come out; for one alone, and a penalty of 0, it stops where none can be better.
         options: further arguments of `translate_batch`.
     """
 
@@ -63,6 +64,7 @@ class _Search:
     penalty: float
     prefix: list[str]
     options: dict[str, Any]
+    returned: int = 1
 
 
 class CTranslate2Model:
@@ -131,6 +133,8 @@ class CTranslate2Model:
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         sources = [row[kept.bool()].tolist() for row, kept in zip(input_ids, mask, strict=True)]
         search, limits = self._search(settings), self._limits(settings, [len(source) for source in sources])
+        if search.wanted > 1 or len(set(limits)) > 1:  # all that the search has found: they tell when it was done
+            search = replace(search, returned=search.beams)
         found = self._translate(sources, search, max(limits))
         for row, limit in enumerate(limits):
             if limit < max(limits) and any(len(ids) >= limit for ids, _ in found[row]):
@@ -143,7 +147,7 @@ class CTranslate2Model:
             [self._strings(source, self.source_tokens) for source in sources],
             target_prefix=[search.prefix] * len(sources) if search.prefix else None,
             beam_size=search.beams,
-            num_hypotheses=search.beams,  # all that the search has found, so that they tell when it was done
+            num_hypotheses=search.returned,
             length_penalty=search.penalty,
             max_decoding_length=limit,
             return_scores=True,

@@ -1,6 +1,7 @@
 """The `transduct` command: cheap to start, one line for an error, exit codes that scripts can rely on."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -185,3 +186,100 @@ def test_an_interrupt_has_its_own_exit_code(monkeypatch):
 
     monkeypatch.setattr("transduct.accounting.describe", interrupted)
     assert run(["describe", "t5-small"]) == 130
+
+
+def test_messages_cannot_act_on_the_terminal(capsys):
+    assert run(["describe", "no/\x1b[31m\x07\u202ename"]) == 2
+    assert "no/\\x1b[31m\\x07\\u202ename" in capsys.readouterr().err
+
+
+ODD = (
+    "a b",
+    "$(touch touched)",
+    "`touch touched`",
+    "<b>x&amp;",
+    "'\"",
+    "; touch touched",
+    "-",
+    "é中\u202e🙂",
+    "100%s{0}",
+    "*?[a]",
+)
+"""Names that a shell, a page or a terminal could take for something else."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_names_of_files_are_names(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / name
+    TransductConfig(**TINY).save_pretrained(folder)
+    assert run(["describe", f"./{name}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == describe(TransductConfig(**TINY)).parameters
+    (folder / "config.json").unlink()
+    assert "is not a folder with a saved model" in fails(capsys, "describe", f"./{name}")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_name_that_is_no_unicode(tmp_path):
+    """Such names exist on Linux; they are printed as the bytes that they are."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    TransductConfig(**TINY).save_pretrained(folder)
+    result = subprocess.run([COMMAND, "doctor", folder, "--no-load"], capture_output=True)
+    assert result.returncode == 1
+    assert result.stdout.startswith(os.fsencode(folder) + b"\n")
+    assert b"Traceback" not in result.stderr
+
+
+def test_a_reader_that_stops_reading_is_no_error():
+    result = subprocess.run(f"{COMMAND} describe --list | head -1", shell=True, capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == (preset_names()[0] + "\n", "")
+
+
+# ---- completion ----------------------------------------------------------------------------------------------------------------
+
+
+def complete(shell: str, *words: str) -> str:
+    """What the shell gets for a line whose last word is incomplete; no heavy library may be loaded for it."""
+    line = {"bash": "COMP_WORDS", "zsh": "_TYPER_COMPLETE_ARGS", "fish": "_TYPER_COMPLETE_ARGS"}[shell]
+    environment = {
+        "_TRANSDUCT_COMPLETE": f"complete_{shell}",
+        line: " ".join(["transduct", *words]),
+        "COMP_CWORD": str(len(words)),
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    return light(environment)
+
+
+def light(environment: dict[str, str]) -> str:
+    code = (
+        "import sys, runpy\n"
+        f"sys.argv = {[str(COMMAND)]!r}\n"
+        "try:\n"
+        "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "finally:\n"
+        "    assert not {'torch', 'transformers', 'datasets', 'numpy'} & set(sys.modules)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_and_completes(shell):
+    script = light({"_TRANSDUCT_COMPLETE": f"source_{shell}"})
+    assert "transduct" in script
+    assert f"complete_{shell}" in script
+    if shell == "bash":
+        assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).returncode == 0
+    commands = complete(shell, "tra")
+    assert "translate" in commands
+    assert "train" in commands
+    assert "export" not in commands
+    assert "--n-best" in complete(shell, "translate", "--n-b")
+
+
+def test_help_offers_completion(capsys):
+    assert run(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "--install-completion" in printed
+    assert "--show-completion" in printed

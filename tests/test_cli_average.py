@@ -122,3 +122,21 @@ def test_refuses_folders_that_do_not_fit(a_run, tmp_path, capsys):
     assert "2 folders are given" in capsys.readouterr().err
     assert run(["average", str(a_run), "--last", "1", "--output", str(a_run)]) == 2
     assert "is there already" in capsys.readouterr().err
+
+
+def test_json(a_run, tmp_path, capsys):
+    OffSchedule(ended=False).write(a_run / "checkpoints" / "checkpoint-30")
+    output = tmp_path / "average"
+    assert run(["average", str(a_run), "--best", "2", "--metric", "eval_loss", "--output", str(output), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    checkpoints = a_run / "checkpoints"
+    assert found["output"] == str(output)
+    assert found["averaged"] == [
+        {"checkpoint": str(checkpoints / f"checkpoint-{step}"), "eval_loss": LOSSES[step]} for step in (10, 20)
+    ]
+    assert found["left_out"] == [str(checkpoints / "checkpoint-30")]
+    assert_written(output, mean_of(a_run, 10, 20))
+    assert (
+        run(["average", *(str(checkpoints / f"checkpoint-{step}") for step in LOSSES), "--output", f"{output}2", "--json"]) == 0
+    )
+    assert len(json.loads(capsys.readouterr().out)["averaged"]) == 3

@@ -1,5 +1,6 @@
 """`transduct export`: what it prints, what it writes, and what it refuses."""
 
+import json
 import os
 
 import pytest
@@ -78,3 +79,14 @@ def test_refuses(ours, tmp_path, capsys, options, message):
     assert message in error
     assert error.count("\n") == 1
     assert os.listdir(tmp_path) == ["ours"]
+
+
+def test_json(ours, tmp_path, capsys):
+    assert run(["export", str(ours), str(tmp_path / "bart"), "--to", "bart", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["output"], found["family"]) == (str(tmp_path / "bart"), "bart")
+    assert (found["from_class"], found["to_class"]) == ("TransductForConditionalGeneration", "BartForConditionalGeneration")
+    assert run(["export", str(ours), str(tmp_path / "engine"), "--to", "ctranslate2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["engine"], found["stored"], found["output"]) == ("ctranslate2", "float32", str(tmp_path / "engine"))
+    assert any("log-probabilities of" in line for line in found["checked"])

@@ -97,3 +97,18 @@ def test_refuses_sources_and_outputs(original, tmp_path, capsys):
         assert message in error
         assert error.count("\n") == 1
     assert os.listdir(tmp_path) == ["original"]
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_json(original, tmp_path, capsys, verify):
+    output = tmp_path / "ours"
+    assert run(["import", str(original), str(output), "--json", *([] if verify else ["--no-verify"])]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert (found["source"], found["output"], found["family"]) == (str(original), str(output), "t5")
+    assert found["parameters"] == T5ForConditionalGeneration.from_pretrained(original).num_parameters()
+    assert found["files"] == sorted(path.name for path in output.iterdir())
+    assert (found["checked"] is not None) == verify
+    assert ("WARNING" in printed.err) != verify
+    if verify:
+        assert max(found["differences"].values()) < 1e-4

@@ -21,6 +21,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
     with pytest.raises(OSError, match="No space"):
         save_whole(folder, writes("second"), fails)
     assert (folder / "file").read_text() == "first"
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
     save_whole(folder, writes("third"))
     assert (folder / "file").read_text() == "third"
     assert [path.name for path in folder.parent.iterdir()] == ["model"]

@@ -14,9 +14,12 @@ from typing import Any
 def write_whole(path: Path, text: str) -> None:
     """Write a text as a file; a reader finds the old one or the new one, whole."""
     part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    flush(part)
-    part.replace(path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        flush(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def save_whole(folder: Path, *savers: Callable[[str], Any]) -> None:
@@ -29,13 +32,16 @@ def save_whole(folder: Path, *savers: Callable[[str], Any]) -> None:
     remove(part)
     remove(old)
     part.mkdir(parents=True)
-    for save in savers:
-        save(str(part))
-    for path in (*part.rglob("*"), part):
-        flush(path)
-    if folder.exists():
-        folder.rename(old)
-    part.rename(folder)
+    try:
+        for save in savers:
+            save(str(part))
+        for path in (*part.rglob("*"), part):
+            flush(path)
+        if folder.exists():
+            folder.rename(old)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     flush(folder.parent)
     remove(old)
 

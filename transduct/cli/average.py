@@ -1,5 +1,6 @@
 """`transduct average RUN|CHECKPOINTS... --output FOLDER`: the mean of checkpoints as a model folder."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ def average(
     better: Annotated[
         str | None, typer.Option(help="Whether a 'higher' or a 'lower' metric is better, where its name does not say it.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Average the weights of checkpoints into a model.
 
@@ -38,15 +40,26 @@ def average(
     else:
         chosen = [Path(source) for source in sources]
     written = average_checkpoints(chosen, output)
-    for path in [] if last is None and best is None else left_out(sources[0]):
+    passing = [] if last is None and best is None else left_out(sources[0])
+    if as_json:
+        means = [{"checkpoint": str(path), **({} if metric is None else {metric: _value(path, values)})} for path in chosen]
+        found = {"output": str(written), "averaged": means, "left_out": [str(path) for path in passing]}
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    for path in passing:
         typer.echo(
             f"{path} is left out: a stop wrote it, off the run's schedule. To average it too, name the checkpoints", err=True
         )
     for path in chosen:
-        step = path.name.removeprefix("checkpoint-")
-        value = f"  {metric} {values[int(step)]:.4f}" if step.isdigit() and int(step) in values else ""
-        typer.echo(f"{path}{value}")
+        value = _value(path, values)
+        typer.echo(f"{path}" + ("" if value is None else f"  {metric} {value:.4f}"))
     typer.echo(f"the mean of these {len(chosen)} is in {written}")
+
+
+def _value(path: Path, values: dict[int, float]) -> float | None:
+    """What the metric was at a checkpoint."""
+    step = path.name.removeprefix("checkpoint-")
+    return values.get(int(step)) if step.isdigit() else None
 
 
 def _check_options(sources: list[str], last: int | None, best: int | None, metric: str | None, better: str | None) -> None:

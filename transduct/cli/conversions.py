@@ -1,6 +1,7 @@
 """What `transduct import` and `transduct export` share: options, data types, and what they print."""
 
-from typing import TYPE_CHECKING, Annotated
+import json
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +21,7 @@ VerifyMemory = Annotated[
     str | None,
     typer.Option(help="For the weights of each model while both are compared, such as 4GB; the rest stays on disk, slowly."),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def dtype_of(name: str | None) -> "torch.dtype | None":
@@ -37,8 +39,18 @@ def dtype_of(name: str | None) -> "torch.dtype | None":
     return getattr(torch, name)
 
 
-def report(verb: str, result: "Converted") -> None:
+def report(verb: str, result: "Converted", as_json: bool) -> None:
     """Print what was converted, and what was compared; that nothing was, on stderr too."""
+    if as_json:
+        _print(_converted(result))
+    else:
+        _show(verb, result)
+    if result.checked is None:
+        typer.echo(f"WARNING: {result.output} was NOT checked, {result.unchecked}: it may compute something else", err=True)
+
+
+def _show(verb: str, result: "Converted") -> None:
+    """The table."""
     weights = result.weights
     lines = {
         verb: result.source,
@@ -53,12 +65,39 @@ def report(verb: str, result: "Converted") -> None:
         typer.echo(f"{name:<11} {value}".replace("\n", "\n" + " " * 12))
     for note in result.notes:
         typer.echo(f"{'note':<11} {note}")
-    if result.checked is None:
-        typer.echo(f"WARNING: {result.output} was NOT checked, {result.unchecked}: it may compute something else", err=True)
 
 
-def report_engine(source: str, result: "Exported") -> None:
+def _converted(result: "Converted") -> dict[str, Any]:
+    """The table for programs."""
+    weights = result.weights
+    return {
+        "source": result.source,
+        "output": str(result.output),
+        "family": result.family,
+        "from_class": result.from_class,
+        "to_class": result.to_class,
+        "parameters": weights.parameters,
+        "dtype": str(weights.dtype).removeprefix("torch."),
+        "bytes": weights.bytes,
+        "vocabulary": result.vocabulary,
+        "files": result.files,
+        "differences": None if result.checked is None else result.checked.differences,
+        "checked": None if result.checked is None else str(result.checked).splitlines(),
+        "notes": result.notes,
+    }
+
+
+def _print(values: dict[str, Any]) -> None:
+    typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
+
+
+def report_engine(source: str, result: "Exported", as_json: bool) -> None:
     """Print what was written for another engine, and how closely it agrees."""
+    if as_json:
+        checked = str(result.checked).splitlines()
+        found = {"source": source, "output": str(result.output), "engine": result.engine, "stored": result.stored}
+        _print(found | {"files": result.files, "checked": checked})
+        return
     lines = {
         "exported": source,
         "engine": f"{result.engine}, weights stored as {result.stored}",

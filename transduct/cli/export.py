@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from transduct.cli.conversions import Dtype, Output, ShardSize, Verify, VerifyMemory, dtype_of, report, report_engine
+from transduct.cli.conversions import AsJson, Dtype, Output, ShardSize, Verify, VerifyMemory, dtype_of, report, report_engine
 
 ENGINES = ("ctranslate2", "onnx")
 
@@ -30,6 +30,7 @@ def export(
     ] = None,
     verify: Verify = True,
     verify_memory: VerifyMemory = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint of ours in another family's format, or in that of another engine.
 
@@ -45,7 +46,7 @@ def export(
         for name, value in given.items():
             if value is not None:
                 raise ValueError(f"{name} has no use with --to {to}, whose export is always compared, whole")
-        report_engine(source, export_engine(source, output, to, quantization))
+        report_engine(source, export_engine(source, output, to, quantization), as_json)
         return
     if quantization is not None:
         raise ValueError(f"--quantization {quantization} belongs to --to ctranslate2; other formats have --dtype")
@@ -62,4 +63,5 @@ def export(
             shard_size=shard_size,
             dtype=dtype_of(dtype),
         ),
+        as_json,
     )

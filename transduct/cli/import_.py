@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from transduct.cli.conversions import Dtype, Output, ShardSize, Verify, VerifyMemory, dtype_of, report
+from transduct.cli.conversions import AsJson, Dtype, Output, ShardSize, Verify, VerifyMemory, dtype_of, report
 
 
 def import_(
@@ -30,6 +30,7 @@ def import_(
     tokenizer: Annotated[bool, typer.Option(help="Of a fairseq or Marian file: make a tokenizer of its vocabularies.")] = True,
     verify: Verify = True,
     verify_memory: VerifyMemory = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint of another family as ours.
 
@@ -53,4 +54,5 @@ def import_(
             their_class=their_class,
             **{name: value for name, value in chosen.items() if value is not None},
         ),
+        as_json,
     )

@@ -1,6 +1,8 @@
 """A folder: what it is, and what is wrong with it.
 
 Known are models, checkpoints of a training, whole runs of `transduct train`, adapters of peft, and exports for other engines.
+
+What belongs to training and decoding is imported inside functions: a training that shares its model has it examined first.
 """
 
 from pathlib import Path
@@ -9,13 +11,11 @@ from typing import Any
 import transduct
 from transduct.convert.checkpoint import LFS_POINTER, Checkpoint, read_json
 from transduct.convert.memory import quiet
-from transduct.decoding.engines import engine_of
 from transduct.doctor.findings import Findings
 from transduct.doctor.tokens import examine_generation, examine_tokenizer
 from transduct.doctor.trial import try_model
 from transduct.doctor.weights import examine_weights
 from transduct.pretrained import code_files
-from transduct.training.checkpoints import MANIFEST, STATE, UNFINISHED, checkpoint_fault, find_checkpoints, off_schedule
 
 transduct.register()  # the command line does so only when a class is asked for
 
@@ -42,6 +42,9 @@ def examine_folder(folder: str | Path, load: bool = True) -> Findings:
 
 
 def _examine(folder: Path, load: bool, findings: Findings) -> None:
+    from transduct.decoding.engines import engine_of
+    from transduct.training.checkpoints import find_checkpoints
+
     if engine_of(folder) is not None:
         _export(folder, load, findings)
     elif (folder / CONFIG).is_file():
@@ -59,6 +62,8 @@ def _examine(folder: Path, load: bool, findings: Findings) -> None:
 
 def _model(folder: Path, load: bool, findings: Findings) -> None:
     """A model folder, or a checkpoint of a training, which has a model in it."""
+    from transduct.training.checkpoints import MANIFEST, STATE
+
     _unfinished(folder, findings)
     if (folder / MANIFEST).is_file() or (folder / STATE).is_file():
         _checkpoint(folder, findings)
@@ -147,6 +152,8 @@ def _unfinished(folder: Path, findings: Findings) -> None:
 
 def _checkpoint(folder: Path, findings: Findings) -> None:
     """A training can go on at a checkpoint that is whole."""
+    from transduct.training.checkpoints import checkpoint_fault, off_schedule
+
     fault = checkpoint_fault(folder)
     if fault is not None:
         findings.problem("checkpoint", f"{fault}: no training can go on here, so take the one before")
@@ -158,10 +165,11 @@ def _checkpoint(folder: Path, findings: Findings) -> None:
 
 def _run(folder: Path, load: bool, findings: Findings) -> None:
     """The output folder of `transduct train`: its recipe, checkpoints, and the model that it came to."""
+    from transduct.training.checkpoints import UNFINISHED, find_checkpoints
+    from transduct.training.recipe import load_recipe
+
     _unfinished(folder, findings)
     if (folder / RECIPE).is_file():
-        from transduct.training.recipe import load_recipe
-
         with findings.problems_of(RECIPE):
             load_recipe(folder / RECIPE)
             findings.ok(RECIPE, "is read")
@@ -219,7 +227,7 @@ def _adapter(folder: Path, load: bool, findings: Findings) -> None:
 def _export(folder: Path, load: bool, findings: Findings) -> None:
     """A folder that was written for another engine."""
     from transduct.convert.tokenizers import load_tokenizer
-    from transduct.decoding.engines import load_engine
+    from transduct.decoding.engines import engine_of, load_engine
 
     engine = engine_of(folder)
     _unfinished(folder, findings)

@@ -110,8 +110,10 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or hidden.device.type != "cpu":
+            return self.transform(hidden)  # a compiled graph must not depend on the number of tokens
         rows = hidden.flatten(0, -2)  # (tokens, D)
-        if len(rows) <= CACHED_TOKENS or torch.is_grad_enabled() or torch.compiler.is_compiling() or hidden.device.type != "cpu":
+        if len(rows) <= CACHED_TOKENS:
             return self.transform(hidden)
         return torch.cat([self.transform(part) for part in rows.split(CACHED_TOKENS)]).view_as(hidden)
 

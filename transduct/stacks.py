@@ -428,9 +428,9 @@ class Decoder(Stack):
     def self_mask(self, mask, slots: torch.Tensor, key_length: int, end: int | None, segment_ids, prefix_mask):
         """The mask (B*N or 1, 1, T, past + T) of self-attention, or None; and whether plain causality does without."""
         if mask is None and segment_ids is None and prefix_mask is None and key_length == end:
-            if len(slots) == 1:
+            if slots.shape[0] == 1:
                 return None, False  # one new token sees all there are
-            if len(slots) == key_length and not self.has_bias:
+            if slots.shape[0] == key_length and not self.has_bias:
                 return None, True
         allowed = causal_mask(slots, key_length)  # (1, 1, T, past + T)
         if prefix_mask is not None:

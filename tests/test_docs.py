@@ -189,6 +189,22 @@ def test_the_families_differ_as_their_page_says():
                 assert cell in ("–", str(getattr(config, field.strip("`")))), f"{preset}: {field}"
 
 
+def test_every_recipe_of_the_examples_is_in_the_table_of_recipes():
+    text = (DOCS / "recipes.md").read_text(encoding="utf-8")
+    recipes = [path.relative_to(ROOT) for path in (ROOT / "examples").glob("*/config.yaml")]
+    assert len(recipes) > 8
+    assert [recipe for recipe in recipes if f"](../{recipe})" not in text] == []
+
+
+def test_the_table_of_recipes_has_their_steps():
+    rows = [row for table in tables(DOCS / "recipes.md") if table[0][0] == "recipe" for row in table[1:]]
+    for recipe, _, _, steps, *_ in rows:
+        path = DOCS / re.search(r"\((.+)\)", recipe)[1]
+        training = yaml.safe_load(path.read_text(encoding="utf-8"))["training"]
+        expected = f"{training['max_minutes']:g} minutes" if "max_minutes" in training else f"{training['max_steps']:,}"
+        assert steps == expected, recipe
+
+
 # ---- the checks themselves: that they would tell -----------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 
 from tiny_training import Tokenizer, pairs, tiny_model
-from transduct.training import Seq2SeqCollator, TransductTrainer, TransductTrainingArguments
+from transduct.training import PackedCollator, Seq2SeqCollator, TransductTrainer, TransductTrainingArguments
 from transduct.training.data_position import Position
 from transduct.training.endless import Batching, EndlessBatches, EndlessData, MappedPart, StreamedPart
 from transduct.training.reading import BadRow, Place, Row
@@ -44,8 +44,9 @@ def streamed(texts, read=None) -> StreamedPart:
     return StreamedPart("letters", rows, Letters())
 
 
-def first_batches(data, count, **options):
-    batching = Batching(Seq2SeqCollator(Tokenizer()), **options)
+def first_batches(data, count, packed=False, **options):
+    collate = PackedCollator(Tokenizer(), decoder_start_token_id=0) if packed else Seq2SeqCollator(Tokenizer())
+    batching = Batching(collate, packed=packed, **options)
     return list(itertools.islice(EndlessBatches(data, batching), count))
 
 
@@ -95,6 +96,30 @@ def test_each_block_is_batched_whole(max_tokens):
         padding = sum(int((batch["attention_mask"] == 0).sum()) for batch in batches)
         by_rows = first_batches(data, 5, rows=5)
         assert padding < sum(int((batch["attention_mask"] == 0).sum()) for batch in by_rows)  # pairs of like length
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_block_is_packed_whole(workers):
+    data = EndlessData([mapped(240)], block_rows=240, seed=3)
+    block = next(data.blocks())
+    count = len(data.batches(block, 80, 5, packed=True))
+    batches = first_batches(data, count, packed=True, max_tokens=80, workers=workers)
+    found = Counter()
+    for batch in batches:
+        assert batch["input_ids"].numel() + batch["labels"].numel() <= 80
+        for ids, labels, source, target in zip(
+            batch["input_ids"], batch["labels"], batch["segment_ids"], batch["decoder_segment_ids"], strict=True
+        ):
+            for number in range(1, int(source.max()) + 1):
+                found[tuple(ids[source == number].tolist()), tuple(labels[target == number].tolist())] += 1
+    assert found == Counter((tuple(row["input_ids"]), tuple(row["labels"])) for row in pairs(240))
+    places = sum(batch["input_ids"].numel() + batch["labels"].numel() for batch in batches)
+    tokens = sum(int((batch["segment_ids"] > 0).sum() + (batch["decoder_segment_ids"] > 0).sum()) for batch in batches)
+    assert tokens / places > 0.9
+    if not workers:
+        again = first_batches(data, 2 * count, packed=True, max_tokens=80)
+        assert same(again[:count], batches)
+        assert not same(again[count:], batches)  # the next block, in another order
 
 
 @pytest.mark.parametrize("part", [mapped(24), streamed(["abc", "d", "ef", "gg", "hijk"] * 5)], ids=["mapped", "streamed"])
@@ -251,7 +276,11 @@ def train(folder, part, steps, resume=None, **options):
     return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
-@pytest.mark.parametrize("options", [dict(max_tokens_per_batch=40), dict(per_device_train_batch_size=4)])
+@pytest.mark.parametrize(
+    "options",
+    [dict(max_tokens_per_batch=40), dict(max_tokens_per_batch=60, packing=True), dict(per_device_train_batch_size=4)],
+    ids=["budget", "packed", "rows"],
+)
 def test_a_resumed_training_equals_a_straight_one(tmp_path, options):
     part = mapped(24, vary=Drawn())
     straight = train(tmp_path / "straight", part, 10, gradient_accumulation_steps=2, **options)
@@ -267,9 +296,19 @@ def test_options_of_the_arguments_act_here_too(tmp_path):
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     assert type(optimizer).__name__ == "Adafactor"
-    for options in (dict(packing=True, max_tokens_per_batch=40), dict(max_tokens_per_batch="auto")):
-        with pytest.raises(ValueError, match="need the lengths of all pairs beforehand"):
-            trainer_of(tmp_path, mapped(24), 2, **options).train()
+    with pytest.raises(BadRow, match=r"row \d+ .*the pair has \d+ source and \d+ target tokens"):
+        trainer_of(tmp_path, mapped(24), 2, packing=True, max_tokens_per_batch=9).train()
+
+
+def test_a_budget_that_fits_is_found_from_the_first_block(tmp_path, monkeypatch):
+    monkeypatch.setattr("transduct.training.fitting.free_memory", lambda: 10**7)
+    trainer = trainer_of(tmp_path, mapped(24), 2, max_tokens_per_batch="auto")
+    trainer.train()
+    found = json.loads((tmp_path / "token_budget.json").read_text())["max_tokens_per_batch"]
+    lengths = trainer.train_dataset.lengths(next(trainer.train_dataset.blocks()))
+    assert lengths.sum(0).max() <= found <= lengths.sum()
+    batches = trainer.get_train_dataloader().dataset
+    assert batches.batching.max_tokens == found
 
 
 def test_an_unmodified_trainer_trains_on_it_too(tmp_path):

@@ -147,20 +147,14 @@ def test_lengths_of_features_are_their_frames():
 
 
 @pytest.mark.parametrize("budget", [40, "auto"])
-def test_a_recipe_packs(tmp_path, budget):
-    outcome = start(tmp_path, lambda raw: raw["training"].update(packing=True, max_tokens_per_batch=budget, max_steps=2))
-    assert outcome.finished
-    assert (tmp_path / "out/checkpoints/token_budget.json").is_file() == (budget == "auto")
-
-
-@pytest.mark.parametrize("option", [{"packing": True}, {"max_tokens_per_batch": "auto"}])
-def test_data_without_a_last_row_have_no_lengths(tmp_path, option):
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_recipe_packs(tmp_path, budget, streaming):
     def change(raw):
-        raw["data"]["train"]["streaming"] = True
-        raw["training"].update(option)
+        raw["data"]["train"]["streaming"] = streaming
+        raw["training"].update(packing=True, max_tokens_per_batch=budget, max_steps=2)
 
-    with pytest.raises(ValueError, match="need the lengths of all pairs beforehand"):
-        start(tmp_path, change)
+    assert start(tmp_path, change).finished
+    assert (tmp_path / "out/checkpoints/token_budget.json").is_file() == (budget == "auto")
 
 
 # ---- several processes ----------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Training data without a last row: streams, mixtures, and examples that are made anew each time.
 
 The rows of one or several parts are drawn in an order that never ends and depends on the seed alone. `block_rows` of them at a
-time are a block: its examples are made, arranged in batches, and the batches shuffled. All that is random in a block depends on
-(seed, number of the block, place in it). So a run goes on after a stop with the batches that it would have had, and the number
-of worker processes changes nothing. Of n training processes each takes every n-th block; rows are drawn by all of
+time are a block: its examples are made, arranged in batches or packed, and the batches shuffled. All that is random in a block
+depends on (seed, number of the block, place in it). So a run goes on after a stop with the batches that it would have had, and
+the number of worker processes changes nothing. Of n training processes each takes every n-th block; rows are drawn by all of
 them, which is cheap, and tokenised by one.
 
 A run on such data has no epochs and needs `max_steps`. A block's last batch may be a small one. A checkpoint holds the number of
@@ -23,12 +23,15 @@ from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from transduct.training.batching import TokenBudgetBatchSampler, UnfitPair
+from transduct.training.batching import EpochBatchSampler, TokenBudgetBatchSampler, UnfitPair
 from transduct.training.data import Skipped, origin_among, usable
 from transduct.training.data_position import DataPosition, Position
 from transduct.training.encoding import Encoder, Example
+from transduct.training.fitting import fitting_budget
+from transduct.training.loading import packed_collator
 from transduct.training.mixing import drawn_parts
 from transduct.training.objectives import example_generator
+from transduct.training.packing import PackedBatchSampler
 from transduct.training.reading import BadRow, Place, Row
 
 Batch = dict[str, Any]
@@ -209,26 +212,36 @@ class EndlessData(IterableDataset):
             examples += made
         return Block(number, before, examples, skipped)
 
-    def batches(self, block: Block, max_tokens: int | None, rows: int) -> list[list[Example]]:
+    def batches(
+        self, block: Block, max_tokens: int | None, rows: int, packed: bool = False
+    ) -> list[list[Example]] | list[list[list[Example]]]:
         """A block in batches of at most `max_tokens` tokens with their padding, or of `rows` examples, in random order.
+
+        Args:
+            packed: batches are of packed rows, which are lists of examples.
 
         Raises:
             BadRow: (a `ValueError`) for an example of more than `max_tokens`, whatever `bad_rows` says.
         """
-        if not block.examples:
+        examples = block.examples
+        if not examples:
             return []
         if max_tokens is None:
-            order = np.random.default_rng((self.seed, block.number)).permutation(len(block.examples))
-            chosen = np.split(order, range(rows, len(order), rows))
-        else:
-            chosen = self._sampler(block, max_tokens).batches(block.number)
-        return [[block.examples[i] for i in batch] for batch in chosen]
+            order = np.random.default_rng((self.seed, block.number)).permutation(len(examples))
+            return [[examples[i] for i in batch] for batch in np.split(order, range(rows, len(order), rows))]
+        sampler = self._sampler(block, max_tokens, PackedBatchSampler if packed else TokenBudgetBatchSampler)
+        if isinstance(sampler, PackedBatchSampler):
+            return [[[examples[i] for i in row] for row in batch] for batch in sampler.rows(block.number)]
+        return [[examples[i] for i in batch] for batch in sampler.batches(block.number)]
 
-    def _sampler(self, block: Block, max_tokens: int) -> TokenBudgetBatchSampler:
+    def lengths(self, block: Block) -> np.ndarray:
+        """Source and target tokens of the examples of a block (2, examples)."""
         sources = [len(example["input_ids"]) for example in block.examples]
-        targets = [0 if self.one_stack else len(example["labels"]) for example in block.examples]
+        return np.array([sources, [0 if self.one_stack else len(example["labels"]) for example in block.examples]])
+
+    def _sampler(self, block: Block, max_tokens: int, kind: Callable[..., EpochBatchSampler]) -> EpochBatchSampler:
         try:
-            return TokenBudgetBatchSampler(sources, targets, max_tokens, seed=self.seed)
+            return kind(*self.lengths(block), max_tokens, seed=self.seed)
         except UnfitPair as unfit:
             raise BadRow(self._origin(block, unfit.number), f"the pair {unfit.complaint}", "long pair") from unfit
 
@@ -256,7 +269,7 @@ class _CollatedBlocks(IterableDataset):
         first, step = max(self.start.block, how.process) + how.processes * number, how.processes * workers
         try:
             for block in self.data.blocks(first, step, self.start):
-                batches = self.data.batches(block, how.max_tokens, how.rows)
+                batches = self.data.batches(block, how.max_tokens, how.rows, how.packed)
                 yield block._replace(examples=[]), [_as_arrays(how.collate(batch)) for batch in batches]
         except BadRow as bad:
             yield bad
@@ -266,9 +279,11 @@ class _CollatedBlocks(IterableDataset):
 class Batching:
     """How batches are made: by `max_tokens` or of `rows` examples; which of several processes; how many workers help."""
 
-    collate: Callable[[list[Example]], Batch]
+    collate: Callable[[list[Any]], Batch]
+    """Of examples, or of rows of them if `packed`."""
     max_tokens: int | None = None
     rows: int = 8
+    packed: bool = False
     process: int = 0
     processes: int = 1
     workers: int = 0
@@ -327,23 +342,25 @@ class EndlessBatches(IterableDataset):
 
 
 def endless_loader(trainer: Any) -> DataLoader:
-    """The loader of a trainer whose `train_dataset` is an `EndlessData`."""
-    args = trainer.args
-    if vars(args).get("packing") or vars(args).get("max_tokens_per_batch") == "auto":
-        raise ValueError(
-            'packing and max_tokens_per_batch="auto" need the lengths of all pairs beforehand, which streams, mixtures and '
-            "examples that are made anew do not have: give max_tokens_per_batch a number, without packing"
-        )
+    """The loader of a trainer whose `train_dataset` is an `EndlessData`.
+
+    With `max_tokens_per_batch="auto"` the first block stands for all that follow.
+    """
+    args, data = trainer.args, trainer.train_dataset
+    budget, packed = vars(args).get("max_tokens_per_batch"), bool(vars(args).get("packing"))
+    if budget == "auto":
+        budget = fitting_budget(trainer, data.lengths(next(data.blocks())))
     batching = Batching(
-        trainer.data_collator,
-        max_tokens=vars(args).get("max_tokens_per_batch"),
+        packed_collator(trainer) if packed else trainer.data_collator,
+        max_tokens=budget,
         rows=args.train_batch_size,
+        packed=packed,
         process=args.process_index,
         processes=args.world_size,
         workers=args.dataloader_num_workers,
         blocks_ahead=args.dataloader_prefetch_factor or 1,
     )
-    batches = EndlessBatches(trainer.train_dataset, batching)
+    batches = EndlessBatches(data, batching)
     DataPosition.watch(trainer, batches)
     loader = DataLoader(batches, batch_size=None, pin_memory=args.dataloader_pin_memory)
     # each process has its own batches already: nothing is left to be shared among them

@@ -34,9 +34,8 @@ def budgeted_loader(trainer: Any, loader: DataLoader) -> DataLoader:
     dataset: Any
     collate: Any
     if args.packing:
-        _check_packing(trainer)
-        sampler = PackedBatchSampler(source, target, budget, seed=seed, num_processes=args.world_size)
         dataset, collate = _packing(trainer, loader)
+        sampler = PackedBatchSampler(source, target, budget, seed=seed, num_processes=args.world_size)
     else:
         sampler = TokenBudgetBatchSampler(source, target, budget, seed=seed, num_processes=args.world_size)
         dataset, collate = loader.dataset, loader.collate_fn
@@ -76,6 +75,22 @@ def draw_apart(loader: DataLoader, seed: int) -> None:
     getattr(loader, "base_dataloader", loader).generator = torch.Generator().manual_seed(seed)
 
 
+def packed_collator(trainer: Any) -> PackedCollator:
+    """What packs, in place of the trainer's own collator.
+
+    Raises:
+        ValueError: for a model that does not keep segments apart, and for a collator of another kind.
+    """
+    _check_packing(trainer)
+    padding = trainer.data_collator
+    return PackedCollator(
+        padding.tokenizer,
+        padding.model,
+        padding.decoder_start_token_id,
+        pad_to_multiple_of=padding.pad_to_multiple_of or 1,
+    )
+
+
 def _check_packing(trainer: Any) -> None:
     padding, config = trainer.data_collator, trainer.model.config
     if getattr(config, "encoder_input", "tokens") == "features":
@@ -96,13 +111,7 @@ def _packing(trainer: Any, loader: DataLoader) -> tuple[PackedRows, PackedCollat
     """The loader's data in rows, without the columns that its collator removes, and what packs them."""
     padding, collate = trainer.data_collator, loader.collate_fn
     columns = None if collate is padding else vars(collate)["signature_columns"]  # transformers' collator that removes columns
-    packed = PackedCollator(
-        padding.tokenizer,
-        padding.model,
-        padding.decoder_start_token_id,
-        pad_to_multiple_of=padding.pad_to_multiple_of or 1,
-    )
-    return PackedRows(loader.dataset, columns), packed
+    return PackedRows(loader.dataset, columns), packed_collator(trainer)
 
 
 def pair_lengths(dataset: Any, layout: str = "time_first") -> tuple[np.ndarray, np.ndarray]:

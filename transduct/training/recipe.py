@@ -15,6 +15,7 @@ command line's `--set`, change single values.
 """
 
 import inspect
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -25,6 +26,7 @@ import yaml
 from transformers import GenerationConfig
 
 from transduct.configuration import TransductConfig
+from transduct.files import write_whole
 from transduct.presets import config_from_preset
 from transduct.tokenization import AFFIXES, TransductTokenizer
 from transduct.training.arguments import TransductTrainingArguments, checked_types
@@ -56,6 +58,8 @@ __all__ = [
     "build_recipe", "load_recipe",
 ]  # fmt: skip
 
+DATA_FOLDER = "data_folder.txt"
+"""The file of a run's output folder that says where the paths of its data begin."""
 NOT_IN_A_RECIPE = {
     "output_dir": "the key output, at the top, says where a run goes",
     "resume_from_checkpoint": "a run goes on at its newest whole checkpoint by itself",
@@ -155,6 +159,22 @@ def load_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
     recipe.file = path.resolve()
     recipe.folder = recipe.file.parent
     return recipe
+
+
+def note_data_folder(recipe: Recipe, output: Path) -> None:
+    """Write into a run's output folder where the paths of its data begin, as seen from there, so that both may move together."""
+    try:
+        folder = os.path.relpath(recipe.folder.resolve(), output.resolve())
+    except ValueError:  # another drive
+        folder = str(recipe.folder.resolve())
+    write_whole(output / DATA_FOLDER, folder + "\n")
+
+
+def noted_data_folder(output: Path) -> Path | None:
+    """The folder that `note_data_folder` wrote down, if it did and the folder is still there."""
+    note = output / DATA_FOLDER
+    folder = output / note.read_text(encoding="utf-8").removesuffix("\n") if note.is_file() else None
+    return folder.resolve() if folder is not None and folder.is_dir() else None
 
 
 def build_recipe(raw: Mapping[str, Any]) -> Recipe:

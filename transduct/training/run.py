@@ -2,6 +2,7 @@
 
 The output folder holds
 - `recipe.yaml`: what is trained; a start with another model, tokenizer or data is refused;
+- `data_folder.txt`: the folder that the paths of its data are relative to, as seen from here;
 - `tokenizer/`: trained once, at the first start;
 - `data/`: the tokenised data, made anew when they have changed;
 - `checkpoints/`: the last two; a start goes on at the newest whole one;
@@ -50,7 +51,7 @@ from transduct.training.endless import EndlessData
 from transduct.training.final import SavedModel, measure, save_finished, show
 from transduct.training.processes import decided_by_main, expect_all_gradients
 from transduct.training.progress import ShowProgress
-from transduct.training.recipe import Recipe, build_recipe, preset_config
+from transduct.training.recipe import DATA_FOLDER, Recipe, build_recipe, note_data_folder, preset_config
 from transduct.training.recipe_data import model_kind
 from transduct.training.report import REPORT, Sample, report_run
 from transduct.training.run_data import RunData
@@ -66,7 +67,7 @@ SAME = (
 )  # fmt: skip
 """What cannot change once a run has a checkpoint."""
 FOLDERS = ("checkpoints", "data", "tokenizer", "adapter", "model", "predictions", "tensorboard")
-FILES = ("metrics.json", REPORT, "recipe.yaml")
+FILES = ("metrics.json", REPORT, "recipe.yaml", DATA_FOLDER)
 """What a run writes into its output folder."""
 
 
@@ -155,6 +156,7 @@ def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
                 remove(output / "tokenizer")
     output.mkdir(parents=True, exist_ok=True)
     write_whole(note, _written(recipe))
+    note_data_folder(recipe, output)
     return output
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from tiny_translation import tiny_translation
+from transduct import evaluate, score, translate
 from transduct.decoding.sharing import Processes
 
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]
@@ -33,6 +35,13 @@ def message(work) -> str:
     return ""
 
 
+model, tokenizer = tiny_translation()
+texts = ["abc", "", "hello there.", "a", "xyz xyz", "cab"] if processes.is_main else []
+translated = translate(model, tokenizer, texts, share=True, window=4, do_sample=True, max_new_tokens=5)
+scored = score(model, tokenizer, iter(texts), iter(translated), share=True, window=4)
+pairs = [("abc", "a"), ("hello there.", "b"), ("a", "c")]
+evaluated = evaluate(model, tokenizer, pairs, ["wer"], share=True, window=2, max_new_tokens=5, resamples=0)
+
 windows = [["abc", "b" * 9, "c", "dd", "e" * 5], ["f"], []]
 read = list(processes.windows(iter(windows) if processes.is_main else iter(())))
 results = [processes.share(capitals, window, 1 + 5 * number) for number, window in enumerate(read)]
@@ -45,6 +54,9 @@ seen = {
     "unreadable": message(lambda: list(processes.windows(unreadable() if processes.is_main else iter(())))),
     "decided": processes.from_main(lambda: f"by {rank}"),
     "count": processes.count,
+    "translated": translated,
+    "scored": scored,
+    "evaluated": evaluated,
 }
 torch.save(seen, folder / f"rank{rank}.pt")
 torch.distributed.destroy_process_group()

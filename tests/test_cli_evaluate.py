@@ -9,8 +9,10 @@ import transduct
 from launching import launch
 from tiny_translation import tiny_translation
 from transduct.cli.main import run
+from transduct.decoding.evaluate import translating
 from transduct.training.metrics import METRICS
 from transduct.training.predictions import read_predictions
+from transduct.training.recipe import load_recipe, note_data_folder
 
 SOURCES = ["hello there.", "abc", "xyz? no!", "what"]
 REFERENCES = [["hallo da.", "hello"], ["abc"], ["xyz", "no"], ["was"]]
@@ -144,11 +146,72 @@ def test_the_folder_of_a_run(finished, data, tmp_path, capsys):
     assert printed(capsys, finished, "--data-folder", tmp_path, "--resamples", 0) == expected
 
 
+def test_the_folder_of_a_run_knows_where_its_data_are(finished, data, tmp_path, capsys):
+    """As its training has noted it; programs are not run because a folder says so."""
+    file = _recipe(tmp_path, finished)
+    expected = printed(capsys, file, "--resamples", 0)
+    (finished / "recipe.yaml").write_text(file.read_text())
+    note_data_folder(load_recipe(file), finished)
+    assert printed(capsys, finished, "--resamples", 0) == expected
+    both = tmp_path.parent / f"{tmp_path.name}-moved"
+    tmp_path.rename(both)
+    assert printed(capsys, both / "run", "--resamples", 0) == expected
+    (both / "code.py").write_text("raise SystemExit\n")
+    data = {"train": {"json": "test.jsonl"}, "test": {"function": "code.py:rows"}}
+    (both / "run" / "recipe.yaml").write_text(_recipe(both, both / "run", data=data).read_text())
+    assert f"data.test.function of {both}/run/recipe.yaml is a program, noted to be in {both}" in fails(capsys, both / "run")
+    both.rename(tmp_path)
+
+
+def test_a_run_that_was_stopped_goes_on(model, data, tmp_path, capsys, monkeypatch):
+    out, want = tmp_path / "out.jsonl", tmp_path / "want.jsonl"
+    options = ["--json", "--resamples", 0, "--window", 1, "--beams", 2, "--predictions"]
+    expected = printed(capsys, model, data, *options, want)
+    asked: list[int] = []
+
+    def only_once_again(*arguments):
+        work = translating(*arguments)
+
+        def stops(sources, numbers):
+            asked.extend(numbers)
+            if len(asked) == 3:
+                raise ValueError("stopped here")
+            return work(sources, numbers)
+
+        return stops
+
+    monkeypatch.setattr("transduct.decoding.evaluate_command.translating", only_once_again)
+    assert "stopped here" in fails(capsys, model, data, *options, out)
+    assert "go on with --resume" in fails(capsys, model, data, *options, out)
+    assert "num_beams=2, now it is 3" in fails(capsys, model, data, *options, out, "--resume", "--beams", 3)
+    assert printed(capsys, model, data, *options, out, "--resume") == expected
+    assert asked == [1, 2, 3, 3, 4]
+    assert printed(capsys, model, data, *options, out, "--resume") == expected  # it is whole: nothing to do
+    assert asked == [1, 2, 3, 3, 4]
+    assert out.read_bytes() == want.read_bytes()
+    data.write_text("\n".join(reversed(data.read_text().splitlines())))
+    assert "out.jsonl holds the outputs for other examples" in fails(capsys, model, data, *options, out, "--resume")
+
+
+def test_engines(model, data, tmp_path, capsys):
+    large = tiny_translation(d_ff=4096)  # int8 leaves small matrices as they are
+    for part in large:
+        part.save_pretrained(tmp_path / "large")
+    options = ["--json", "--resamples", 0, "--metric", "wer"]
+    found = json.loads(printed(capsys, tmp_path / "large", data, *options, "--engine", "int8"))
+    pairs = list(zip(SOURCES, REFERENCES, strict=True))
+    assert found == transduct.evaluate(*large, pairs, ["wer"], resamples=0, engine="int8")
+    assert "was written for no engine" in fails(capsys, model, data, *options, "--engine", "onnx")
+    refused = fails(capsys, model, data, "--engine", "int8", "--dtype", "bfloat16")
+    assert "--dtype bfloat16 cannot be had with --engine int8" in refused
+
+
 def test_recipes_that_cannot_be_evaluated(finished, data, tmp_path, capsys):
     file = _recipe(tmp_path, finished)
     assert "prefix, tgt_lang: a recipe says how its test set is searched" in fails(
         capsys, file, "--tgt-lang", "de", "--prefix", "a"
     )
+    assert "engine: a recipe says how its test set is searched" in fails(capsys, file, "--engine", "int8")
     assert "a recipe says where its texts are" in fails(capsys, file, "--source-field", "en")
     assert "is the recipe trained to its end?" in fails(capsys, _recipe(tmp_path, tmp_path / "elsewhere"))
     assert "has no test set (data.test)" in fails(capsys, _recipe(tmp_path, finished, data={"train": {"json": "test.jsonl"}}))
@@ -170,6 +233,8 @@ def test_refusals(model, data, tmp_path, capsys):
         ([data, "--hypotheses", out], "out.txt has 1 outputs, but there are 4 examples"),
         ([model, data, "--baseline", out], "out.txt has 1 outputs, but there are 4 examples"),
         ([data, "--hypotheses", out, "--predictions", "x"], "--predictions would be the --hypotheses again"),
+        ([data, "--hypotheses", out, "--engine", "onnx"], "--engine onnx: with --hypotheses nothing is searched"),
+        ([model, data, "--resume"], "--resume belongs to --predictions"),
         ([data, "--hypotheses", out, "--beams", "2"], "num_beams: with --hypotheses nothing is searched"),
         ([model, data, "--source-field", "en"], "no key 'en'"),
         ([model, data, "--beams", "0"], "num_beams=0 must be a whole number of at least 1"),

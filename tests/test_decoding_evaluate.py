@@ -50,6 +50,10 @@ def test_predictions_are_there_while_they_come(loaded, tmp_path):
     part = tmp_path / "outputs.jsonl.part"
     assert [json.loads(line)["index"] for line in part.read_text().splitlines()] == [0, 1, 2, 3]
     assert not file.exists()
+    options = dict(predictions=file, resume=True, max_new_tokens=4, window=2, max_source_length=30)
+    found = transduct.evaluate(*loaded, [*pairs[:4], PAIRS[4]], ["chrf"], **options)
+    assert found == transduct.evaluate(*loaded, [*pairs[:4], PAIRS[4]], ["chrf"], max_new_tokens=4)
+    assert len(read_outputs(file, 5)) == 5
 
 
 def test_data_of_every_kind(loaded, tmp_path):
@@ -110,7 +114,7 @@ def test_arguments_that_contradict_each_other(loaded):
         ((None, None), {"hypotheses": SOURCES, "predictions": "x"}, "predictions would be the hypotheses again"),
         ((None, None), {"hypotheses": SOURCES[:2]}, "there are 2 predictions, but 5 examples"),
         (loaded, {"metrics": ["blue"]}, "metric 'blue' is unknown"),
-        (loaded, {"num_beams": 0}, "num_beams=0 must be at least 1"),
+        (loaded, {"num_beams": 0}, "num_beams=0 must be a whole number of at least 1"),
         (loaded, {"tgt_lang": "de"}, "tgt_lang='de'"),
     ):
         with pytest.raises(ValueError, match=message):

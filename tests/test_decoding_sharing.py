@@ -3,6 +3,8 @@
 import pytest
 
 from launching import seen_by_each
+from tiny_translation import tiny_translation
+from transduct import evaluate, score, translate
 from transduct.decoding.sharing import Processes
 
 
@@ -17,11 +19,17 @@ def test_one_process_does_it_all():
     assert list(processes.windows(iter(windows))) == windows
     assert processes.share(capitals, ["a", "bb"], 7) == ["7 A", "8 BB"]
     assert processes.from_main(lambda: 5) == 5
+    alone = Processes(shared=False)
+    assert (alone.count, alone.number, alone.is_main) == (1, 0, True)
 
 
 @pytest.mark.slow
 def test_two_processes(tmp_path):
     both = seen_by_each("sharing_runs.py", tmp_path)
+    pair, texts = tiny_translation(), ["abc", "", "hello there.", "a", "xyz xyz", "cab"]
+    translated = translate(*pair, texts, do_sample=True, max_new_tokens=5)
+    scored = score(*pair, texts, translated)
+    evaluated = evaluate(*pair, [("abc", "a"), ("hello there.", "b"), ("a", "c")], ["wer"], max_new_tokens=5, resamples=0)
     windows = [["abc", "b" * 9, "c", "dd", "e" * 5], ["f"], []]
     for seen in both:
         assert seen["count"] == 2
@@ -30,5 +38,8 @@ def test_two_processes(tmp_path):
         assert seen["bad"] == "line 12 is bad"
         assert seen["unreadable"] == "line 2 cannot be read"
         assert seen["decided"] == "by 0"
+        assert seen["translated"] == translated
+        assert seen["scored"] == pytest.approx(scored, abs=1e-5)
+        assert seen["evaluated"] == evaluated
     # by turns, the longest first: 9, 5, 3, 2, 1 letters
     assert [seen["own"] for seen in both] == [[2, 1, 3, 6], [5, 4]]

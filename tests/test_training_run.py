@@ -17,7 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.building import build_arguments
-from transduct.training.recipe import build_recipe, load_recipe
+from transduct.training.recipe import build_recipe, load_recipe, noted_data_folder
 from transduct.training.run import _written, is_over, run
 
 ROOT = Path(__file__).parents[1]
@@ -84,6 +84,7 @@ def test_the_note_holds_what_the_recipe_says_and_no_more(tmp_path):
     start(tmp_path, lambda raw: raw["training"].update(max_steps=1))
     raw = raw_recipe(tmp_path, max_steps=1)
     assert yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text()) == raw
+    assert noted_data_folder(tmp_path / "out") == build_recipe(raw).folder.resolve()
     assert build_recipe(raw) == build_recipe(yaml.safe_load(_written(build_recipe(raw))))
 
 

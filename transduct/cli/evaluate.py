@@ -21,6 +21,7 @@ def evaluate(
     hypotheses: Annotated[str | None, typer.Option(help="Measure the outputs of this file; there is no MODEL then.")] = None,
     baseline: Annotated[str | None, typer.Option(help="File of another system's outputs, to compare with.")] = None,
     predictions: Annotated[str | None, typer.Option(help="File of JSON lines to write the outputs to.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with --predictions where a run was stopped.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")] = False,
     resamples: Annotated[int, typer.Option(help="Test sets to draw for confidence and comparison; 0: none.")] = 1000,
     source_field: Annotated[str, typer.Option(help="Column or key of the sources.")] = "source",
@@ -39,6 +40,7 @@ def evaluate(
     prefix: Annotated[str | None, typer.Option(help="Text before each source.")] = None,
     long: Annotated[str | None, typer.Option(help="What becomes of sources that are too long: refuse or split.")] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    engine: Annotated[str | None, typer.Option(help="As of translate: int8, ctranslate2 or onnx.")] = None,
 ) -> None:
     """Evaluate a model on a test set, with confidence intervals and the signatures of the metrics.
 
@@ -56,7 +58,8 @@ def evaluate(
     result = run(
         EvaluationOptions(
             names, metric or (), Columns(source_field, target_field, config, split, limit), data_folder, hypotheses, baseline,
-            predictions, resamples, window, dtype, search={name: value for name, value in search.items() if value is not None},
+            predictions, resume, resamples, window, dtype, engine,  # type: ignore[arg-type]
+            search={name: value for name, value in search.items() if value is not None},
         )
     )  # fmt: skip
     if result is not None:

@@ -166,16 +166,12 @@ class TranslateCommand(LinesCommand):
     ):
         super().__init__(model, dtype)
         self.companions = companions or Companions()
-        self.engine = engine or engine_of(model)
-        if self.engine is not None and dtype != "float32":
-            raise ValueError(f"--dtype {dtype} cannot be had with --engine {self.engine}, which settles what it computes with")
+        self.engine = engine_for(model, engine, dtype)
         self.options, self.scores, self.as_json = options, scores, as_json
         self.aligned = options.alignments.unit is not None
 
     def load(self, device: Any) -> tuple[Any, Any]:
-        if self.engine is None:
-            return super().load(device)
-        return load_engine(self.model, self.engine, device), load_tokenizer(self.model)
+        return load_for(self.engine, self.model, self.dtype, device)
 
     def worker(self, model: Any, tokenizer: Any) -> Callable[[Sequence[Any], Sequence[int]], list[Any]]:
         options = self.options
@@ -313,6 +309,25 @@ def opened(stack: ExitStack, name: str | None) -> Any:
 def one_line(text: str) -> str:
     """A text without line breaks, which would end its line."""
     return re.sub(r"[\r\n]+", " ", text)
+
+
+def engine_for(model: str, engine: Engine | None, dtype: str) -> Engine | None:
+    """The engine that runs a model, chosen or known by the model's files; None: torch.
+
+    Raises:
+        ValueError: for an engine and a dtype, which goes with the engine.
+    """
+    engine = engine or engine_of(model)
+    if engine is not None and dtype != "float32":
+        raise ValueError(f"--dtype {dtype} cannot be had with --engine {engine}, which settles what it computes with")
+    return engine
+
+
+def load_for(engine: Engine | None, name: str, dtype: str, device: Any) -> tuple[Any, Any]:
+    """A model for an engine, and its tokenizer; `dtype` is a name of `DTYPES`."""
+    if engine is None:
+        return load(name, DTYPES[dtype], device)
+    return load_engine(name, engine, device), load_tokenizer(name)
 
 
 def load(name: str, dtype: torch.dtype, device: Any) -> tuple[Any, Any]:

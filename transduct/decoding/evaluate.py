@@ -1,23 +1,24 @@
 """What a model makes of a test set, measured: `transduct.evaluate`, on which `transduct evaluate` rests.
 
-Outputs are written while they come, as JSON lines (`training/predictions.py`), so that they can be measured again by other
-metrics, or serve as the baseline of another system.
+Outputs are written while they come, as JSON lines as `training/predictions.py` writes them, so that a run that was killed can go
+on, and they can be measured again by other metrics, or serve as the baseline of another system.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from transduct.decoding.lines import read_lines
+from transduct.decoding.engines import Engine, load_engine
+from transduct.decoding.lines import OutputFile, read_lines
 from transduct.decoding.measuring import RESAMPLES, measure, named_metrics
 from transduct.decoding.progress import progress_bar
 from transduct.decoding.sharing import Processes
 from transduct.decoding.test_sets import Columns, Example, examples_of_pairs, open_test_set
 from transduct.decoding.translator import TranslationOptions, Translator
 from transduct.decoding.windows import WINDOW, windows
-from transduct.training.predictions import PredictionFile, TextMetrics
 
 OPTIONS = frozenset(field.name for field in fields(TranslationOptions)) - {"alignments", "num_return_sequences", "generation"}
 """Arguments of `translate` that an evaluation has, too."""
@@ -36,9 +37,12 @@ def evaluate(
     baseline: Sequence[str] | None = None,
     resamples: int = RESAMPLES,
     predictions: str | Path | None = None,
+    resume: bool = False,
     columns: Columns | None = None,
     window: int = WINDOW,
     progress: bool = False,
+    share: bool = False,
+    engine: Engine | None = None,
     **search: Any,
 ) -> dict[str, Any]:
     """Translate a test set, or summarise or correct it, and measure what came of it.
@@ -52,9 +56,9 @@ def evaluate(
         hypotheses: outputs that are there already, to be measured in place of a model's.
         baseline: outputs of another system, to compare with.
         resamples: test sets to draw for confidence and comparison; 0: none.
-        predictions: a file to write outputs to.
+        predictions: a file to write outputs to. resume: go on with it where a run was stopped.
         columns: where the texts are.
-        window, progress, search: arguments of `translate`, such as `num_beams` or `tgt_lang`.
+        window, progress, share, engine, search: arguments of `translate`, such as `num_beams` or `tgt_lang`.
 
     Returns:
         `{"examples": number, "metrics": {name: ...}}`, each with `score`, `signature`, `mean`, `confidence`, and with a baseline
@@ -70,13 +74,18 @@ def evaluate(
         examples = list(open_test_set([str(name) for name in names], columns))
     else:
         examples = list(examples_of_pairs(data, columns))
-    if hypotheses is not None and (model is not None or search):
+    if resume and predictions is None:
+        raise ValueError("resume=True belongs to predictions, the file to go on with")
+    if hypotheses is not None and (model is not None or search or engine is not None):
         raise ValueError("hypotheses are measured in place of what a model writes: leave out model and search options, or them")
     if hypotheses is None:
         if model is None or tokenizer is None:
             raise ValueError("model or tokenizer is None: evaluate needs both, or hypotheses")
-        work = translating(model, tokenizer, search)
-        hypotheses = predict(examples, work, None if predictions is None else Path(predictions), window, progress)
+        settings = {name: str(value) for name, value in search.items()} | {"command": "evaluate", "engine": engine}
+        if engine is not None or isinstance(model, (str, Path)):
+            model = load_engine(model, engine)
+        written = None if predictions is None else Written(Path(predictions), settings, resume)
+        hypotheses = predict(examples, translating(model, tokenizer, search), written, window, progress, Processes(share))
     elif predictions is not None:
         raise ValueError("predictions would be the hypotheses again: leave it out")
     return report(examples, hypotheses, named, baseline, resamples)
@@ -102,40 +111,77 @@ def translating(model: Any, tokenizer: Any, search: Mapping[str, Any]) -> Predic
     return lambda sources, numbers: [found[0].text for found in translator(sources, numbers)]
 
 
-def predict(
-    examples: Sequence[Example],
-    work: Predict,
-    file: Path | None = None,
-    window: int = WINDOW,
-    progress: bool = False,
-    processes: Processes | None = None,
-) -> list[str]:
-    """The outputs for all examples, in order; of several processes, the main one has them.
+@dataclass(frozen=True)
+class Written:
+    """Where outputs are written while they come.
 
     Args:
-        file: where they are written, window by window; it has its name once it is whole.
-        processes: that share each window.
+        path: of the file once it is whole; settings: what the outputs depend on; resume: go on where a run was stopped.
     """
-    written = None
-    if file is not None and (processes is None or processes.is_main):
-        references, sources = [example.references for example in examples], [example.source for example in examples]
-        written = PredictionFile(TextMetrics(None, references, {}, sources=sources), file)
+
+    path: Path
+    settings: Mapping[str, Any]
+    resume: bool = False
+
+
+def predict(
+    examples: Sequence[Example], work: Predict, written: Written | None, window: int, progress: bool, processes: Processes
+) -> list[str]:
+    """The outputs for all examples, in order.
+
+    Args:
+        written: where they are written, window by window; None: nowhere. processes: that share each window.
+
+    Raises:
+        ValueError: as of `OutputFile`, and for a file to go on with that is of other examples.
+    """
     outputs: list[str] = []
-    done = 0
-    with progress_bar(progress) as bar:
-        task = bar.add_task("evaluating", total=len(examples))
-        own = windows((example.source for example in examples), window)
-        for some in own if processes is None else processes.windows(own):
-            numbers = range(done + 1, done + 1 + len(some))
-            texts = work(some, numbers) if processes is None else processes.share(work, some, done + 1)
+    with ExitStack() as stack:
+        file = None
+        if written is not None and processes.is_main:
+            outputs, file = _begun(written, examples, stack)
+        outputs = processes.from_main(lambda: outputs)
+        bar = stack.enter_context(progress_bar(progress and processes.is_main))
+        task = bar.add_task("evaluating", total=len(examples), completed=len(outputs))
+        for sources in processes.windows(windows((example.source for example in examples[len(outputs) :]), window)):
+            first = len(outputs)
+            texts = processes.share(work, sources, first + 1)
             outputs += texts
-            done += len(some)
-            if written is not None:
-                written.add(texts)
-            bar.update(task, completed=done)
-    if written is not None and examples:
-        written.unfinished.replace(written.path)
+            if file is not None:
+                file.write(_rows(examples, texts, first), len(outputs), "")  # the rows say what they are of
+            bar.update(task, completed=len(outputs))
+        if file is not None:
+            file.finish()
     return outputs
+
+
+def _begun(written: Written, examples: Sequence[Example], stack: ExitStack) -> tuple[list[str], OutputFile | None]:
+    """The outputs that an earlier run has written, and the file that further ones belong to; None: all are there."""
+    written.path.parent.mkdir(parents=True, exist_ok=True)
+    file = None
+    if written.resume and OutputFile.is_whole(written.path):
+        with written.path.open("rb") as whole:
+            rows = list(read_lines(whole, str(written.path)))
+    else:
+        file = OutputFile(written.path, dict(written.settings), written.resume)
+        stack.callback(file.close)
+        rows = file.lines()
+    outputs = [_output_of(row, f"line {number} of {written.path}") for number, row in enumerate(rows, start=1)]
+    if len(rows) > len(examples) or (file is None and len(rows) < len(examples)) or rows != _rows(examples, outputs, 0):
+        raise ValueError(f"{written.path} holds the outputs for other examples: name another file")
+    return outputs, file
+
+
+def _rows(examples: Sequence[Example], outputs: Sequence[str], first: int) -> list[str]:
+    """JSON lines of outputs, from that of the example number `first` on."""
+    numbered = zip(range(first, first + len(outputs)), outputs, strict=True)
+    return [
+        json.dumps(
+            {"index": number, "source": example.source, "prediction": output, "references": list(example.references)},
+            ensure_ascii=False,
+        )
+        for (number, output), example in zip(numbered, examples[first:], strict=False)
+    ]
 
 
 def read_outputs(name: str | Path, examples: int) -> list[str]:

@@ -10,15 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from transduct.decoding.commands import DTYPES, load
-from transduct.decoding.evaluate import Predict, predict, read_outputs, report, translating
+from transduct.decoding.commands import DTYPES, engine_for, load_for
+from transduct.decoding.engines import Engine
+from transduct.decoding.evaluate import Predict, Written, predict, read_outputs, report, translating
 from transduct.decoding.measuring import RESAMPLES, named_metrics
 from transduct.decoding.sharing import Processes
 from transduct.decoding.test_sets import Columns, Example, examples, open_test_set
 from transduct.decoding.windows import WINDOW
 from transduct.training.data import Skipped, usable
 from transduct.training.reading import read
-from transduct.training.recipe import Recipe, load_recipe
+from transduct.training.recipe import Recipe, load_recipe, noted_data_folder
 
 OF_RECIPES = frozenset({"num_beams", "length_penalty"})
 """What a call may change about the search of a recipe; the rest is as it was trained."""
@@ -40,9 +41,11 @@ class EvaluationOptions:
     hypotheses: str | None = None
     baseline: str | None = None
     predictions: str | None = None
+    resume: bool = False
     resamples: int = RESAMPLES
     window: int = WINDOW
     dtype: str = "float32"
+    engine: Engine | None = None
     search: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -62,14 +65,22 @@ def run(options: EvaluationOptions) -> dict[str, Any] | None:
         outputs = read_outputs(options.hypotheses, len(rows))
     else:
         work = _worker(str(model), recipe, options, processes.device)
-        file = None if options.predictions is None else Path(options.predictions)
-        outputs = predict(rows, work, file, options.window, processes.is_main and sys.stderr.isatty(), processes)
+        written = None
+        if options.predictions is not None:
+            settings = dict(options.search) | {"command": "evaluate", "model": model, "dtype": options.dtype}
+            settings |= {"engine": options.engine, "recipe": None if recipe is None else str(recipe.file)}
+            written = Written(Path(options.predictions), settings, options.resume)
+        outputs = predict(rows, work, written, options.window, sys.stderr.isatty(), processes)
     return report(rows, outputs, named, baseline, options.resamples) if processes.is_main else None
 
 
 def _check(options: EvaluationOptions) -> None:
     if options.dtype not in DTYPES:
         raise ValueError(f"--dtype {options.dtype!r} must be one of {', '.join(DTYPES)}")
+    if options.resume and options.predictions is None:
+        raise ValueError("--resume belongs to --predictions, the file to go on with")
+    if options.hypotheses is not None and options.engine is not None:
+        raise ValueError(f"--engine {options.engine}: with --hypotheses nothing is searched; leave it out")
     if options.hypotheses is not None and options.predictions is not None:
         raise ValueError("--predictions would be the --hypotheses again: leave it out")
     if options.hypotheses is not None and options.search:
@@ -116,11 +127,21 @@ def _recipe(name: str, data_folder: str | None) -> tuple[Recipe, Path]:
     if data_folder is not None:
         recipe.folder = Path(data_folder)
     elif is_run and (relative := [way for way in PATHS if _is_relative(vars(recipe.data.test)[way])]):
-        raise ValueError(
-            f"data.test.{relative[0]} of {name}/recipe.yaml is relative to the folder of the recipe that was trained: name that "
-            "recipe, or its folder with --data-folder"
-        )
+        recipe.folder = _data_folder_of(Path(name), relative[0])
     return recipe, Path(name) / "model" if is_run else Path(recipe.output) / "model"
+
+
+def _data_folder_of(run: Path, way: str) -> Path:
+    """Where the data of a run are, whose test set is given by the path `way`: where its training noted them.
+
+    Raises:
+        ValueError: if it noted nothing that is still there; and for programs, which are not run because a folder says so.
+    """
+    noted = noted_data_folder(run)
+    if noted is not None and way != "function":
+        return noted
+    why = "is relative to the folder of the recipe that was trained" if noted is None else f"is a program, noted to be in {noted}"
+    raise ValueError(f"data.test.{way} of {run}/recipe.yaml {why}: name that recipe, or its folder with --data-folder")
 
 
 def _is_relative(named: str | list[str] | None) -> bool:
@@ -141,8 +162,11 @@ def _test_of(recipe: Recipe) -> list[Example]:
 def _worker(model: str, recipe: Recipe | None, options: EvaluationOptions, device: Any) -> Predict:
     """What writes outputs."""
     if recipe is None:
-        return translating(*load(model, DTYPES[options.dtype], device), options.search)
-    if unused := [*(set(options.search) - OF_RECIPES), *(["dtype"] if options.dtype != "float32" else [])]:
+        return translating(
+            *load_for(engine_for(model, options.engine, options.dtype), model, options.dtype, device), options.search
+        )
+    chosen = {"dtype": options.dtype != "float32", "engine": options.engine is not None}
+    if unused := [*(set(options.search) - OF_RECIPES), *(name for name, is_ in chosen.items() if is_)]:
         raise ValueError(f"{', '.join(sorted(unused))}: a recipe says how its test set is searched; leave it out")
     from rich.console import Console
 

@@ -124,6 +124,11 @@ class OutputFile:
         self.done, self.digest = entry["lines"], entry["digest"]
         return entry["bytes"]
 
+    def lines(self) -> list[str]:
+        """What is written so far."""
+        with self.part.open("rb") as file:
+            return list(read_lines(file, str(self.part)))
+
     def write(self, lines: Iterable[str], done: int, digest: str) -> None:
         """Add lines, after which `done` input lines with this digest are done."""
         self.file.write("".join(f"{line}\n" for line in lines).encode())

@@ -14,6 +14,7 @@ from transduct.decoding.languages import direction
 from transduct.decoding.models import check_model, first_tokens, source_limit, target_limit, target_vocabulary
 from transduct.decoding.normalization import Normalization, Scoring
 from transduct.decoding.progress import progress_bar
+from transduct.decoding.sharing import Processes
 from transduct.decoding.texts import check_text, check_texts, target_ids
 from transduct.decoding.translator import PENALTIES
 from transduct.decoding.windows import WINDOW, length_batches, windows
@@ -175,6 +176,7 @@ def score(
     per_token: bool = False,
     window: int = WINDOW,
     progress: bool = False,
+    share: bool = False,
 ) -> list[Any]:
     """Score pairs of texts.
 
@@ -186,7 +188,7 @@ def score(
         max_tokens_per_batch: source and target tokens of a batch, padding included.
         src_lang, tgt_lang, task, prefix: see `languages.py`.
         per_token: return a `ScoredTarget` for each pair, with its tokens and their log-probabilities.
-        window: pairs that are sorted together. progress: show a bar on stderr.
+        window: pairs that are sorted together. progress: show a bar on stderr. share: as of `translate`.
 
     Returns:
         In order, for each pair its score, natural logarithms; see also `perplexity`.
@@ -200,7 +202,7 @@ def score(
         length_normalization, length_penalty, length_offset, word_reward, max_tokens_per_batch, src_lang, tgt_lang, task, prefix,
         max_source_length,
     )  # fmt: skip
-    found = list(score_stream(model, tokenizer, _paired(sources, targets), options, window, progress))
+    found = list(score_stream(model, tokenizer, _paired(sources, targets), options, window, progress, share))
     return found if per_token else [each.score for each in found]
 
 
@@ -211,14 +213,16 @@ def score_stream(
     options: ScoringOptions | None = None,
     window: int = WINDOW,
     progress: bool = False,
+    share: bool = False,
 ) -> Iterator[ScoredTarget]:
     """The scores of pairs, in order, while no more than a window of them is held."""
     scorer = Scorer(model, tokenizer, options or ScoringOptions())
+    processes = Processes(share)
     first = 1
-    with progress_bar(progress) as bar:
+    with progress_bar(progress and processes.is_main) as bar:
         task = bar.add_task("scoring", total=None)
-        for some in windows(pairs, window):
-            yield from scorer(some, range(first, first + len(some)))
+        for some in processes.windows(windows(pairs, window)):
+            yield from processes.share(scorer, some, first)
             first += len(some)
             bar.update(task, completed=first - 1)
 

@@ -1,4 +1,4 @@
-"""Windows of texts shared among processes: the main one reads and writes, each does a part, the order stays.
+"""Windows of texts shared among processes: the main one reads, each does a part, all have the whole, the order stays.
 
 Each window is sent to all processes, which take texts by turns in the order of their lengths, so that they have about as much to
 do. An error in one of them ends all, with its message.
@@ -14,9 +14,16 @@ Result = TypeVar("Result")
 
 
 class Processes:
-    """The processes that torch or Accelerate has started, or this one alone."""
+    """The processes that torch or Accelerate has started.
 
-    def __init__(self):
+    Args:
+        shared: False: this one alone, whatever there are.
+    """
+
+    def __init__(self, shared: bool = True):
+        if not shared:
+            self.count, self.number = 1, 0
+            return
         import torch
         from accelerate import PartialState
         from accelerate.utils import parse_flag_from_env
@@ -66,7 +73,7 @@ class Processes:
     def share(
         self, work: Callable[[Sequence[Item], Sequence[int]], list[Result]], window: Sequence[Item], first: int
     ) -> list[Result]:
-        """What `work` makes of a window, in order; whole in the main process, elsewhere of no meaning.
+        """What `work` makes of a window, in order, in every process.
 
         Args:
             work: given items and their numbers.

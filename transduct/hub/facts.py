@@ -57,6 +57,8 @@ class Facts:
     """Whether the generation config bounds what is written."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """Empty: not known."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Of a trainer, where there is no recipe."""
     history: Sequence[Mapping[str, Any]] = ()
     """What the trainer logged."""
     results: Sequence[Result] = ()
@@ -100,7 +102,7 @@ def facts_of(folder: Path, evaluations: Mapping[str, str | Path] | None = None) 
     return Facts(
         config=config,
         model_class=class_of(config),
-        description=described(config),
+        description=described(config, class_of(config)),
         has_tokenizer=(folder / "tokenizer_config.json").is_file(),
         has_length=any(generation.get(key) is not None for key in ("max_length", "max_new_tokens")),
         recipe=recipe,
@@ -120,9 +122,8 @@ def class_of(config: TransductConfig) -> str:
     return (config.architectures or [SEQ2SEQ])[0]
 
 
-def described(config: TransductConfig) -> ModelDescription:
-    """Its parameters and operations; nothing is built but models of other classes, without weights."""
-    name = class_of(config)
+def described(config: TransductConfig, name: str) -> ModelDescription:
+    """Parameters and operations of a class; nothing is built but models of other classes, without weights."""
     return describe(config if name == SEQ2SEQ else model_without_weights(config, name))
 
 

@@ -1,0 +1,111 @@
+"""`push_to_hub=True` in a training: what transformers' trainer uploads, with the model's code and a card, and without the token.
+
+- transformers writes its arguments into `training_args.bin`, the token among them, and uploads that. Here the token is left out.
+- What it uploads while training is weights and config alone. Here the code goes along, so that each of them loads anywhere.
+- Its card is a form to fill in. Here it is that of `transduct push`, which tells what is known, and a card that a person wrote
+  stays, in the output folder as on the Hub.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import EntryNotFoundError, RevisionNotFoundError
+from transformers import TrainingArguments
+
+from transduct.files import write_whole
+from transduct.hub.cards import Said, is_ours, write_card
+from transduct.hub.facts import Facts, described
+from transduct.hub.private import without_secrets
+from transduct.pretrained import ship_code
+from transduct.training.adapters import is_adapted
+
+CARD = "README.md"
+OF_PLACE = ("output_dir", "logging_dir", "run_name", "report_to", "disable_tqdm", "do_train", "do_eval", "do_predict")
+"""Arguments that say nothing of what was learnt, beside all that are about the Hub."""
+
+
+class Secret(str):
+    """A text that is used like any other, but neither shown by `repr` nor written by pickle, which makes None of it."""
+
+    def __repr__(self) -> str:
+        return "'...'"
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return type(None), ()
+
+    def __copy__(self) -> "Secret":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Secret":
+        return self
+
+
+def hide_token(args: TrainingArguments) -> None:
+    """From now on, the token of the Hub is not written where the arguments are."""
+    if args.hub_token is not None:
+        vars(args)["hub_token"] = Secret(args.hub_token)
+
+
+def is_own(model: Any) -> bool:
+    """Whether a model is of this package, without adapters of peft, which has cards and files of its own."""
+    return model.config.model_type == "transduct" and not is_adapted(model)
+
+
+def add_code(trainer: Any) -> None:
+    """The model's code, where the trainer uploads from."""
+    if trainer.is_world_process_zero() and is_own(trainer.accelerator.unwrap_model(trainer.model)):
+        ship_code(Path(trainer.args.output_dir))
+
+
+def update_card(trainer: Any, said: Said) -> None:
+    """The card in the output folder: of what is known by now, unless a person wrote the one that is there, or on the Hub."""
+    path = Path(trainer.args.output_dir) / CARD
+    there = _card_on_the_hub(trainer)
+    if there is not None and not is_ours(there):
+        write_whole(path, there)
+    elif not path.is_file() or is_ours(path.read_text(encoding="utf-8")):
+        repository = trainer.hub_model_id or Path(trainer.args.output_dir).absolute().name
+        write_whole(path, write_card(facts_of_trainer(trainer), repository, said))
+
+
+def _card_on_the_hub(trainer: Any) -> str | None:
+    if trainer.hub_model_id is None:
+        return None
+    api = HfApi(token=trainer.args.hub_token)
+    try:
+        found = api.hf_hub_download(trainer.hub_model_id, CARD, revision=trainer.args.hub_revision)
+    except (EntryNotFoundError, RevisionNotFoundError):
+        return None
+    return Path(found).read_text(encoding="utf-8")
+
+
+def facts_of_trainer(trainer: Any) -> Facts:
+    """What a trainer knows of its model."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    generation = model.generation_config if model.can_generate() else None
+    return Facts(
+        config=model.config,
+        model_class=type(model).__name__,
+        description=described(model.config, type(model).__name__),
+        has_tokenizer=trainer.processing_class is not None,
+        has_length=generation is not None and (generation.max_length, generation.max_new_tokens) != (None, None),
+        arguments=given_arguments(trainer.args),
+        history=trainer.state.log_history,
+    )
+
+
+def given_arguments(args: TrainingArguments) -> Mapping[str, Any]:
+    """Those that differ from their defaults and have to do with what is learnt."""
+    found = {}
+    for field in fields(args):
+        value = getattr(args, field.name)
+        value = value.value if isinstance(value, Enum) else value
+        default = field.default.value if isinstance(field.default, Enum) else field.default
+        plain = isinstance(value, (str, int, float)) and default is not MISSING and value != default
+        if plain and field.init and field.name not in OF_PLACE and not field.name.startswith(("hub_", "push_to_hub")):
+            found[field.name] = value
+    return without_secrets(found)

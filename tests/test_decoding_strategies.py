@@ -51,6 +51,27 @@ def test_a_text_in_pieces_begins_with_its_prefix(both):
     assert text.startswith("xyz")
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_text_in_pieces_has_its_phrases_somewhere(both, ordered):
+    texts = ["hello there. ABC cab. What?", "abc", "The end. Now."]
+    phrases = [["q1", "not", "x", ["zz", "yy"]], ["q"], []]
+    options = dict(split_sentences=True, ordered_phrases=True) if ordered else dict(split_sentences=True)
+    found = translate(*both, texts, phrases=phrases, num_return_sequences=2, return_scores=True, **options)
+    for row, own in zip(found, phrases, strict=True):
+        for each in row:
+            places = [max(map(each.text.find, [phrase] if isinstance(phrase, str) else phrase)) for phrase in own]
+            assert -1 not in places, (each.text, own)
+            assert not ordered or places == sorted(places)
+    plain = translate(*both, texts, num_return_sequences=2, return_scores=True, split_sentences=True)
+    assert [each.text for each in found[2]] == [each.text for each in plain[2]]
+    assert found[0][0].score <= plain[0][0].score
+    (one,) = translate(*both, texts[:1], phrases=[["q1"]], return_scores=True, split_sentences=True)
+    pieces = ["hello there.", "ABC cab.", "What?"]
+    free = [each.score for each in translate(*both, pieces, return_scores=True)]
+    forced = [each.score for each in translate(*both, pieces, phrases=[["q1"]] * 3, return_scores=True)]
+    assert one.score == pytest.approx(sum(free) - min(a - b for a, b in zip(free, forced, strict=True)), abs=1e-4)
+
+
 # ---- samples ------------------------------------------------------------------------------------------------------
 def test_samples_depend_on_their_text_and_seed_alone(both):
     options = dict(do_sample=True, top_k=0, num_return_sequences=3)
@@ -122,7 +143,10 @@ def test_ensembles_and_groups(both):
         ({"phrases": [["§"]]}, "line 1: phrase '§' has characters that the vocabulary does not have"),
         ({"phrases": []}, "phrases has 0 entries, but there are more texts"),
         ({"target_prefixes": ["x§"]}, "line 1: the prefix 'x§' has characters that the vocabulary does not have"),
-        ({"phrases": [["x"]], "split_sentences": True}, "line 1 is translated in 2 pieces, and nothing says which one should"),
+        (
+            {"phrases": [["abcdefghij" * 7]], "split_sentences": True},
+            "line 1 is translated in 2 pieces, and its phrases do not fit into them: allow longer outputs",
+        ),
         ({"num_beams": 4, "do_sample": True}, "num_beams=4 has no use with samples and drafts"),
         ({"num_beams": 2, "drafts": True}, "num_beams=2 has no use with samples and drafts"),
         ({"do_sample": True, "drafts": True}, "drafts are for greedy search"),

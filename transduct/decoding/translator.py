@@ -26,6 +26,7 @@ from transduct.decoding.forcing import padded
 from transduct.decoding.languages import direction
 from transduct.decoding.models import check_model, first_tokens, source_limit, target_limit
 from transduct.decoding.normalization import Normalization, Scoring
+from transduct.decoding.placing import Spread, place
 from transduct.decoding.required import NOTHING, Required, phrase_ids, prefix_ids
 from transduct.decoding.search import check_ratio
 from transduct.decoding.sentences import Piece, fitted, sentences
@@ -157,14 +158,14 @@ class Translator:
         """
         numbers = range(1, len(texts) + 1) if numbers is None else numbers
         documents = self._documents(texts, numbers)
-        for document, number, own in zip(documents, numbers, required or [NOTHING] * len(texts), strict=True):
-            self._require(document, number, own)
-        sources = [source for document in documents for _, source in document if source is not None]
+        told = zip(documents, numbers, required or [NOTHING] * len(texts), strict=True)
+        spreads = [spread for one in told if (spread := self._require(*one)) is not None]
         was_training = self.model.training
         self.model.eval()
         try:
-            for batch in length_batches([len(source.ids) for source in sources], self.options.max_tokens_per_batch):
-                self._translate([sources[number] for number in batch])
+            self._search([source for document in documents for _, source in document if source is not None])
+            if spreads:
+                place(spreads, self._search, bool(self.options.generation.get("ordered_phrases")))
         finally:
             self.model.train(was_training)
         return [self._joined(text, document) for text, document in zip(texts, documents, strict=True)]
@@ -185,23 +186,22 @@ class Translator:
                 documents.append(document)
         return documents
 
-    def _require(self, document: Sequence[tuple[Piece, _Source | None]], number: int, required: Required) -> None:
-        """Note for the pieces of a text where they stand and what its targets must have."""
+    def _require(self, document: Sequence[tuple[Piece, _Source | None]], number: int, required: Required) -> Spread | None:
+        """Note for the pieces of a text where they stand and what its targets must have. Returns phrases of several pieces."""
         pieces = [source for _, source in document if source is not None]
-        for place, source in enumerate(pieces):
-            source.place = number, place
+        for index, source in enumerate(pieces):
+            source.place = number, index
         if required == NOTHING:
-            return
+            return None
         if not pieces:
             raise ValueError(f"line {number} is empty, and so is its output: it can hold no phrases and no prefix")
-        if required.phrases and len(pieces) > 1:
-            raise ValueError(
-                f"line {number} is translated in {len(pieces)} pieces, and nothing says which one should hold its phrases: give "
-                "each piece a line of its own, or leave out split_sentences and long='split'"
-            )
         with self.direction.applied(self.tokenizer):
-            pieces[0].phrases = [phrase_ids(self.tokenizer, phrase, number) for phrase in required.phrases]
+            phrases = [phrase_ids(self.tokenizer, phrase, number) for phrase in required.phrases]
             pieces[0].prefix = prefix_ids(self.tokenizer, required.prefix, self.first, number)
+        if phrases and len(pieces) > 1:
+            return Spread(pieces, phrases)
+        pieces[0].phrases = phrases
+        return None
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         if not texts:
@@ -224,6 +224,19 @@ class Translator:
         return [(part, _Source(part.text, self._encode([part.text])[0]) if part.text else None) for part in parts]
 
     # ---- ids to hypotheses ----------------------------------------------------------------------------------------
+    def _search(self, sources: Sequence[_Source], may_fail: bool = False) -> None:
+        """Find the hypotheses of sources, in batches; with `may_fail`, those that have none stay without."""
+        for numbers in length_batches([len(source.ids) for source in sources], self.options.max_tokens_per_batch):
+            batch = [sources[number] for number in numbers]
+            try:
+                self._translate(batch)
+            except ValueError:
+                if not may_fail:
+                    raise
+                if len(batch) > 1:
+                    for source in batch:
+                        self._search([source], may_fail)
+
     def _translate(self, batch: Sequence[_Source]) -> None:
         """Let the model translate a batch."""
         side, filler = self.tokenizer.padding_side, self.tokenizer.pad_token_id

@@ -3,8 +3,10 @@
 import re
 import subprocess
 import sys
-from functools import cache
+import threading
+from functools import cache, partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from urllib.parse import unquote, urlsplit
@@ -13,6 +15,7 @@ import pytest
 import yaml
 
 import transduct
+from test_page_layout import browser  # noqa: F401  (a fixture)
 from transduct import config_from_preset
 
 ROOT = Path(__file__).parents[1]
@@ -109,6 +112,25 @@ def test_nothing_is_loaded_from_another_host(site):
     assert {path.suffix for path in texts} == {".html", ".css"}
     found = {str(path.relative_to(site)): loaded_from_elsewhere(path.read_text(encoding="utf-8")) for path in texts}
     assert {path: addresses for path, addresses in found.items() if addresses} == {}
+
+
+@pytest.mark.slow
+def test_a_browser_shows_and_searches_it_without_any_other_host(site, browser):  # noqa: F811
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = f"http://127.0.0.1:{server.server_port}/"
+        tab, asked = browser.new_page(), []
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.goto(f"{here}families.html")
+        tab.locator("input[name=query]").click()
+        tab.keyboard.type("exposure bias")
+        found = tab.locator(".md-search-result__link").first
+        found.wait_for()
+        assert "teacher_forcing" in found.get_attribute("href")
+        tab.close()
+        server.shutdown()
+    assert len(asked) > 3
+    assert [address for address in asked if not address.startswith((here, "data:", "blob:"))] == []
 
 
 @pytest.mark.slow

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from launching import launch
-from tiny_translation import TEXTS, tiny_translation
-from transduct import translate
+from tiny_translation import LETTERS, TEXTS, tiny_translation
+from transduct import TransductTokenizer, translate
 from transduct.cli.main import run
 from transduct.decoding import int8, int8_copy
+from transduct.decoding.commands import vocabularies
 
 LINES = [f"{text.strip()} {number}" if text.strip() else "" for number, text in enumerate(TEXTS * 3)]
 QUICK = ["--beams", "2"]
@@ -302,6 +304,26 @@ def test_searches_of_the_command_are_those_of_the_function(folder, another, sour
         output = tmp_path / f"{number}.txt"
         assert run(["translate", folder, "--input", source, "--output", str(output), *arguments]) == 0
         assert written(output) == translate(model, tokenizer, LINES, **options)
+
+
+def test_models_of_another_vocabulary_do_not_vote(folder, source, tmp_path, capsys):
+    """Though it has as many tokens."""
+    model, _ = tiny_translation(seed=9)
+    model.save_pretrained(tmp_path / "other")
+    TransductTokenizer.train(iter([LETTERS.replace("a", "ä")]), kind="chars").save_pretrained(tmp_path / "other")
+    assert run(["translate", folder, "--input", source, "--ensemble", str(tmp_path / "other")]) == 2
+    assert f"--ensemble {tmp_path / 'other'} has another vocabulary than {folder}" in capsys.readouterr().err
+
+
+def test_the_vocabularies_of_both_sides(folder):
+    one = tiny_translation()[1]
+    assert vocabularies(one) == [one.get_vocab()] * 2
+    two = TransductTokenizer.train(iter(["abc"]), kind="chars", target=iter(["xy"]))
+    source, target = vocabularies(two)
+    assert "a" in source
+    assert "x" not in source
+    assert "x" in target
+    assert vocabularies(AutoTokenizer.from_pretrained(folder)) == vocabularies(one)
 
 
 def test_phrases_and_prefixes_of_files(folder, source, tmp_path, capsys):

@@ -387,6 +387,13 @@ def test_what_it_cannot_honour_is_refused(options, message):
     assert message in str(refusal.value)
 
 
+@pytest.mark.parametrize("name", ["streamer", "assistant_model"])
+def test_what_generate_would_keep_to_itself_is_refused(name):
+    model = models("t5")[1]
+    with pytest.raises(ValueError, match=f"{name} cannot be had with custom_generate, which is not told of it"):
+        model.generate(**inputs_of(model), custom_generate=beam_search, **{name: model})
+
+
 def test_lengths_by_source_need_a_source():
     model = build(TransductForCausalLM, tiny())
     with pytest.raises(ValueError, match=r"max_length_by_source needs a model that reads a source"):

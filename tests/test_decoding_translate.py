@@ -356,6 +356,8 @@ def test_padding_on_either_side(ours, side):
         (["ab"], {"window": 2.5}, r"window=2.5 must be a whole number"),
         (["ab"], {"max_tokens_per_batch": 0}, r"max_tokens_per_batch=0 must be a whole number of at least 1"),
         (["ab"], {"no_such_option": 1}, r"no_such_option"),
+        (["ab"], {"streamer": object()}, r"streamer cannot be had where texts are translated"),
+        (["ab"], {"stop_strings": ["a"], "generation_config": None}, r"generation_config, stop_strings cannot be had"),
     ],
 )
 def test_refuses(ours, texts, options, message):

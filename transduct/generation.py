@@ -23,6 +23,8 @@ from .masks import infer_padding_mask, is_trivial
 logger = logging.get_logger(__name__)
 
 EXTRA_TOKENS = 50
+NOT_PASSED_ON = ("streamer", "assistant_model")
+"""Arguments that `generate` takes and no function of a caller's own ever sees."""
 SOURCE_ARGUMENTS = ("attention_mask", "cross_attention_mask", "encoder_outputs", "inputs_embeds", "position_ids")
 
 
@@ -60,6 +62,10 @@ class TransductGenerationMixin(GenerationMixin):
 
     @wraps(GenerationMixin.generate)
     def generate(self, *args: Any, **kwargs: Any):
+        if callable(kwargs.get("custom_generate")):
+            for name in NOT_PASSED_ON:
+                if kwargs.get(name) is not None:
+                    raise ValueError(f"{name} cannot be had with custom_generate, which is not told of it: leave one of them out")
         forget_defaults(self.generation_config)
         return super().generate(*args, **kwargs)
 

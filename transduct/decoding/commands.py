@@ -176,6 +176,11 @@ class TranslateCommand(LinesCommand):
     def worker(self, model: Any, tokenizer: Any) -> Callable[[Sequence[Any], Sequence[int]], list[Any]]:
         options = self.options
         if self.companions.ensemble:
+            for name in self.companions.ensemble:
+                if vocabularies(load_tokenizer(name)) != vocabularies(tokenizer):
+                    raise ValueError(
+                        f"--ensemble {name} has another vocabulary than {self.model}: it would vote for other tokens"
+                    )
             others = [self._companion(name, model.device) for name in self.companions.ensemble]
             options = replace(options, generation=options.generation | {"ensemble": others})
         if self.companions.draft is not None:
@@ -358,6 +363,15 @@ def load_tokenizer(name: str) -> Any:
     transduct.register()
     check_folder(name)
     return AutoTokenizer.from_pretrained(name)
+
+
+def vocabularies(tokenizer: Any) -> list[dict[str, int]]:
+    """The ids of all tokens, of the source's vocabulary and the target's."""
+    if not hasattr(tokenizer, "as_target"):
+        return [tokenizer.get_vocab()]
+    with tokenizer.as_target():
+        of_target = tokenizer.get_vocab()
+    return [tokenizer.get_vocab(), of_target]
 
 
 def check_folder(name: str) -> None:

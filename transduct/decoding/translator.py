@@ -37,6 +37,12 @@ from transduct.training.checks import check_count
 
 PENALTIES: dict[str, float] = {"hf": 1.0, "gnmt": 0.6, "sockeye": 1.0, "none": 0.0}
 """The exponent of each normalisation where nobody names one; 0.6 is the paper's."""
+NOT_FOR_TEXTS = frozenset({
+    "assistant_model", "attention_mask", "custom_generate", "decoder_attention_mask", "decoder_input_ids", "encoder_outputs",
+    "generation_config", "input_ids", "inputs", "inputs_embeds", "return_dict_in_generate", "seeds", "stop_strings", "streamer",
+    "tokenizer",
+})  # fmt: skip
+"""Arguments of `generate` that have no place here, or would be lost."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,10 @@ class Translator:
         settings = {"num_beams": own["num_beams"] or 4, **task, **self.direction.generation, **options.generation}
         if options.num_beams is not None:
             settings["num_beams"] = options.num_beams
+        if refused := sorted(NOT_FOR_TEXTS.intersection(options.generation)):
+            raise ValueError(
+                f"{', '.join(refused)} cannot be had where texts are translated: leave it out, or call model.generate"
+            )
         if not options.strategy.has_beams and (options.num_beams or 1) > 1:
             raise ValueError(f"num_beams={options.num_beams} has no use with samples and drafts: leave it out")
         penalty = options.length_penalty

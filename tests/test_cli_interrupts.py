@@ -1,4 +1,4 @@
-"""Ctrl-C at work: exit code 130, one line, and nothing half-written; a real SIGINT, sent where each command does its work."""
+"""Ctrl-C at work: exit code 130, no traceback, nothing half-written; a real SIGINT, sent where each command does its work."""
 
 import os
 import shlex
@@ -52,7 +52,11 @@ WORK = {
     "doctor model": "transduct.doctor.folder.try_model",
 }
 """Command lines, and what is interrupted in each."""
-GROWING = ("translate model --input source.txt --output out", "score model --source source.txt --target target.txt --output out")
+GROWING = (
+    "translate model --input source.txt --output out",
+    "score model --source source.txt --target target.txt --output out",
+    "evaluate model data.jsonl --predictions out",
+)
 """Commands whose output grows line by line, and goes on with --resume."""
 
 
@@ -62,7 +66,7 @@ def test_an_interrupt_at_work(line, place, monkeypatch, capsys):
     monkeypatch.setattr(WORK[line], interrupt)
     capsys.readouterr()
     assert run(shlex.split(line)) == 130
-    assert capsys.readouterr().err.strip().splitlines()[-1] == "transduct: stopped"
+    assert "Traceback" not in capsys.readouterr().err
     left = [path.name for path in sorted(place.rglob("*")) if path not in before]
     assert "out" not in left
     assert set(left) <= ({"out.part", "out.part.journal"} if line in GROWING else set())

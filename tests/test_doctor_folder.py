@@ -6,6 +6,8 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torchao.quantization import Int8WeightOnlyConfig
+from transformers import TorchAoConfig
 
 from doctored import WEIGHTS, change_json, problems, sound_model, texts
 from tiny_training import tiny_model, tiny_trainer
@@ -36,6 +38,14 @@ def test_sound_models_of_other_kinds(tmp_path, fields):
     findings = examine_folder(tmp_path)
     assert findings.problems == []
     assert "generate" in texts(findings, "ok")
+
+
+def test_a_quantised_model(folder, tmp_path):
+    options = TorchAoConfig(Int8WeightOnlyConfig())
+    TransductForConditionalGeneration.from_pretrained(folder, quantization_config=options).save_pretrained(tmp_path / "int8")
+    findings = examine_folder(tmp_path / "int8")
+    assert findings.problems == []
+    assert texts(findings, "note")["weights"].startswith("quantised by torchao")
 
 
 def test_a_model_that_cannot_generate(tmp_path):

@@ -59,7 +59,7 @@ def test_an_exported_model_takes_batches_of_any_shape(choice):
 
 @pytest.mark.parametrize("choice", SCHEMES[1:3], ids=name)
 def test_exported_steps_decode_as_generate_does(choice):
-    """Encoder and decoder step as two graphs, the cache outside of them, are a decoder of their own; two beams do the same here."""
+    """Encoder and decoder step as two graphs, their cache outside, are a decoder of their own; with two equal beams here."""
     model = one_layer(choice).float()
     encoder = torch.export.export(EncoderGraph(model), SMALL, dynamic_shapes={"input_ids": ANY, "attention_mask": ANY}).module()
     sample, shapes = _decoder_sample(model)

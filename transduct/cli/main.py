@@ -4,7 +4,7 @@
   rest of transduct inside its function. A test checks that `transduct --help` loads neither.
 - Bad input is a `ValueError` or an `OSError` anywhere below, a package that is missing an `ImportError`: one line on stderr and
   exit code 2. Any other exception is a fault: one line and exit code 1. `--debug`, anywhere on the line, shows the traceback.
-- Ctrl-C is exit code 130. Where what is printed is no longer read, as by `head`, the program ends without a word.
+- Ctrl-C is exit code 130, without a word. Where what is printed is no longer read, as by `head`, the end is as quiet.
 - `--show-completion` and `--install-completion` complete commands, options and files in bash, zsh and fish.
 
 To add a command, write `def name(...)` in `cli/name.py`, register it below (the order there is the order in the help), and give
@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = app(args=[part for part in arguments if part != "--debug"], prog_name="transduct", standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
-        return _report("stopped", 130)
+        return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes when it ends
         return 128 + 13  # as of a program that SIGPIPE ends

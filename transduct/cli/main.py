@@ -57,7 +57,7 @@ app.command()(push)
 app.command()(demo)
 app.command()(doctor)
 for registered in app.registered_commands:
-    registered.epilog = epilog(registered.name or getattr(registered.callback, "__name__", ""))
+    registered.epilog = epilog(str(registered.name or getattr(registered.callback, "__name__", "")))
 
 
 @app.callback(invoke_without_command=True)

@@ -52,6 +52,11 @@ class Demonstration:
         self._free = threading.Lock()
         self._closed = threading.Event()
 
+    @property
+    def busy(self) -> bool:
+        """Whether somebody has the model."""
+        return self._free.locked()
+
     def close(self) -> None:
         """Stop the search that is running, and start no other."""
         self._closed.set()
@@ -65,8 +70,8 @@ class Demonstration:
         if not isinstance(text, str) or not text.strip():
             raise ValueError("there is no text yet: type one")
         if len(text) > MOST_CHARACTERS:
-            rule = f"this page takes at most {MOST_CHARACTERS:,}: shorten it, or use `transduct translate`"
-            raise ValueError(f"the text has {len(text):,} characters; {rule}")
+            rule = "shorten it, or use `transduct translate`"
+            raise ValueError(f"the text has more than the {MOST_CHARACTERS:,} characters that this page takes: {rule}")
         check_text(text, 1)
         with self._free:
             return self._searched(text, settings)

@@ -29,9 +29,10 @@ STYLE = """
 .picture text.faint { fill: var(--faint); }
 .note { color: var(--faint); font-size: .85rem; margin: .3rem 0; }
 .alert { color: var(--warn); border-left: 3px solid var(--warn); padding: .2rem .7rem; margin: .2rem 0; overflow-wrap: anywhere; }
-.found { border-collapse: collapse; width: 100%; border: 0; }
+.found, .found tr, .found thead, .found tbody { border-collapse: collapse; width: 100%; border: 0 !important; }
 .found th { text-align: left; font-weight: 500; color: var(--faint); font-size: .85rem; }
-.found th, .found td { padding: .3rem .5rem; border: 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
+.found th, .found td { padding: .3rem .5rem; border: 0 !important; border-bottom: 1px solid var(--rule) !important;
+  vertical-align: top; }
 .found .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .found .text { overflow-wrap: anywhere; unicode-bidi: plaintext; width: 100%; white-space: pre-wrap; }
 .found tr.chosen td { font-weight: 600; } .found tr.chosen td:first-child { color: var(--best); }

@@ -7,7 +7,7 @@ import gradio as gr
 from transduct.page import views
 from transduct.page.answers import Demonstration
 from transduct.page.drawing import STYLE, note, words
-from transduct.page.settings import MOST_BEAMS, MOST_TOKENS, SEARCHES, default_penalty
+from transduct.page.settings import MOST_BEAMS, MOST_CHARACTERS, MOST_TOKENS, SEARCHES, default_penalty
 
 EVENT: dict[str, Any] = {"api_visibility": "private", "show_progress": "minimal"}
 MODEL: dict[str, Any] = {**EVENT, "concurrency_id": "model", "concurrency_limit": 1}
@@ -31,7 +31,7 @@ CSS = (
 #source textarea, #prefix textarea { unicode-bidi: plaintext; }
 #head h1 { font-size: 1.25rem; margin: 0; } #head p { margin: 0; color: var(--faint); overflow-wrap: anywhere; }
 footer { display: none !important; }
-.gradio-container { max-width: 1080px !important; }
+.gradio-container { max-width: 1080px !important; margin: 0 auto !important; }
 """
 )
 
@@ -70,10 +70,15 @@ class Layout:
     # ---- what there is --------------------------------------------------------------------------------------------
     def _source(self) -> None:
         self.text = gr.Textbox(
-            label="Source", lines=4, max_lines=12, placeholder="Type a text; Shift+Enter runs the search", elem_id="source"
+            label="Source",
+            lines=4,
+            max_lines=12,
+            max_length=MOST_CHARACTERS + 1,  # one more, so that what was too long is known to be
+            placeholder="Type a text; Shift+Enter runs the search",
+            elem_id="source",
         )
         self.button = gr.Button("Run", variant="primary", elem_id="run")
-        self.message = _html("", elem_id="message")
+        self.message = _html("", elem_id="message", visible=False)
         offer, default = self.offer, [("as the model says", "")]
         with gr.Row(visible=bool(offer.target_languages or offer.tasks)):
             for field, label, choices in (
@@ -198,7 +203,8 @@ class Layout:
 
 
 def _shown(view: views.View) -> list[Any]:
-    return [view.answer, view.message, view.table, view.attention, view.alignment, view.tree, view.kept]
+    message = gr.HTML(view.message, visible=bool(view.message))
+    return [view.answer, message, view.table, view.attention, view.alignment, view.tree, view.kept]
 
 
 def _html(markup: str, **options: Any) -> gr.HTML:

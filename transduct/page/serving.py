@@ -21,6 +21,7 @@ def application(page: Demonstration, name: str, host: str) -> Guard:
         app,
         blocks,
         path="",
+        app_kwargs={"openapi_url": None},
         server_name=host,
         footer_links=[],
         run_history=False,

@@ -10,7 +10,7 @@ from rich.console import Console
 from tiny_training import tiny_model
 from transduct.tokenization import TransductTokenizer
 from transduct.training import Seq2SeqCollator
-from transduct.training.final import SavedModel, measure, show
+from transduct.training.final import SavedModel, measure, show, signatures
 from transduct.training.recipe import EvaluationSection
 
 TEXTS = ["abc", "a", "cbabcacb", "ba", "bacc", "abab"]
@@ -82,3 +82,16 @@ def test_inputs_of_the_recipe_are_shown(saved):
     samples = show(saved, options(inputs=["ab", "[c]"]), console)
     assert [(sample.source, sample.equals_a_reference) for sample in samples] == [("ab", None), ("[c]", None)]
     assert [line.split(" -> ")[0].strip() for line in console.file.getvalue().splitlines()] == ["ab", "[c]"]
+
+
+def test_signatures_are_those_of_an_evaluation_of_all_of_it():
+    from transduct.decoding.measuring import measure as measure_all
+
+    references = [["a b", "c"], ["d e f"], ["", "g"], [""]]
+    metrics = {"BLEU": "bleu", "chrF": "chrf", "word error": "token_error"}
+    outputs = ["a b", "d e", "g", "h"]
+    whole = measure_all(outputs[:3], references[:3], metrics, resamples=0)
+    assert signatures(metrics, references) == {name: values["signature"] for name, values in whole.items()}
+    assert "nrefs:var" in signatures(metrics, references)["BLEU"]
+    assert "nrefs:1" in signatures(metrics, [["a"], ["b"]])["BLEU"]
+    assert signatures(metrics, [[""], ["  "]]) == {}

@@ -120,6 +120,8 @@ def test_numbers_and_words_that_yaml_reads_otherwise():
         ("training.resume_from_checkpoint", "x", "goes on at its newest whole checkpoint by itself"),
         ("training.save_only_model", True, "a run could not go on at such checkpoints"),
         ("training.do_predict", True, "data.test says whether"),
+        ("training.hub_token", "hf_secret", "recipes are noted and shared: set HF_TOKEN"),
+        ("training.push_to_hub", True, "push_to_hub needs hub_model_id"),
         ("model.d_modle", 5, r"model\.d_modle is no key of a recipe: did you mean d_model"),
         ("model.from_pretrained", "x", "model needs either preset"),
         ("tokenizer.texts", 0, "tokenizer.texts=0 must be a whole number of at least 1"),

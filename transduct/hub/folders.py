@@ -8,7 +8,6 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from transduct.configuration import AUTO_MAP
 from transduct.convert.checkpoint import SAFETENSORS, TORCH, read_json
-from transduct.doctor import examine_folder
 from transduct.hub.facts import RECIPE
 from transduct.hub.private import holds_token
 from transduct.pretrained import code_files
@@ -48,6 +47,8 @@ def model_folder(folder: str | Path) -> Path:
     Raises:
         ValueError: if there is none, or what is in it is no whole model of ours.
     """
+    from transduct.doctor import examine_folder  # which imports much that a trainer, with a card to write, has no use for
+
     path = Path(folder)
     if not path.is_dir():
         raise ValueError(f"there is no folder {str(folder)!r}")

@@ -1,6 +1,6 @@
 """A finished model is saved; and what it is worth: loaded as anybody would, measured on the test set, and shown at work."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -78,6 +78,22 @@ def measure(
         verdict = "right" if sample.equals_a_reference else f"not {' / '.join(sample.references)}"
         console.print(f"  {sample.source} -> {sample.output}  ({verdict})", highlight=False, markup=False, soft_wrap=True)
     return {name: METRICS[metric](outputs, references) for name, metric in options.metrics.items()}, samples
+
+
+def signatures(metrics: Mapping[str, str], references: Sequence[Sequence[str]]) -> dict[str, str]:
+    """How each metric counts on these references, as sacreBLEU writes it; none where there are no references.
+
+    Args:
+        metrics: names to show, and those of `METRICS`.
+    """
+    from transduct.decoding.measuring import measure as measure_with_signatures
+
+    kinds = {len(accepted): accepted for accepted in references if any(text.strip() for text in accepted)}
+    if not kinds:
+        return {}
+    outputs = [next(text for text in accepted if text.strip()) for accepted in kinds.values()]
+    found = measure_with_signatures(outputs, list(kinds.values()), metrics, resamples=0)
+    return {name: values["signature"] for name, values in found.items()}
 
 
 def show(model: SavedModel, options: EvaluationSection, console: Console) -> list[Sample]:

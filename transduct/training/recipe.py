@@ -65,6 +65,7 @@ NOT_IN_A_RECIPE = {
     "resume_from_checkpoint": "a run goes on at its newest whole checkpoint by itself",
     "save_only_model": "a run could not go on at such checkpoints",
     "batch_eval_metrics": "metrics are computed once, from the file of all predictions",
+    "hub_token": "recipes are noted and shared: set HF_TOKEN, or run `hf auth login`",
     "do_train": "a run trains",
     "do_eval": "eval_strategy says when a run evaluates",
     "do_predict": "data.test says whether the finished model is tested",
@@ -297,6 +298,8 @@ def _training_arguments(raw: Any) -> dict[str, Any]:
         values[key] = _as_meant(value, alternatives(types.get(key, Any)))
         if key in types:
             check_type(values[key], types[key], f"training.{key}")
+    if values.get("push_to_hub") and not values.get("hub_model_id"):
+        raise ValueError("training.push_to_hub needs hub_model_id, the name of the model on the Hub, such as my-name/my-model")
     return values
 
 

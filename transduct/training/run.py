@@ -48,13 +48,14 @@ from transduct.training.callbacks import EarlyStopping, SaveLastStep, StopOnSign
 from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
 from transduct.training.checks import in_section
 from transduct.training.endless import EndlessData
-from transduct.training.final import SavedModel, measure, save_finished, show
+from transduct.training.final import SavedModel, measure, save_finished, show, signatures
 from transduct.training.processes import decided_by_main, expect_all_gradients
 from transduct.training.progress import ShowProgress
 from transduct.training.recipe import DATA_FOLDER, Recipe, build_recipe, note_data_folder, preset_config
 from transduct.training.recipe_data import model_kind
 from transduct.training.report import REPORT, Sample, report_run
 from transduct.training.run_data import RunData
+from transduct.training.sharing import share_finished
 from transduct.training.trackers import check_trackers, place_events
 from transduct.training.trainer import TransductTrainer
 from transduct.training.weight_options import described_average, finish_at
@@ -312,17 +313,18 @@ def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Co
     like = recipe.data.test or recipe.data.validation or recipe.data.parts[0]
     limit = recipe.data.max_source_tokens if recipe.data.truncate in ("source", "both") else None
     saved = SavedModel(output / "model", trainer.args.device, like, AUTO_CLASSES[model_kind(recipe.objective)], limit)
-    metrics, samples = None, list[Sample]()
+    metrics, samples, signed = None, list[Sample](), dict[str, str]()
     if recipe.data.test is not None:
         data = RunData(recipe, output / "data", _data_seed(trainer.args), console)
         if recipe.objective.of_pairs:
             test = data.test(saved.tokenizer)
             metrics, samples = measure(saved, test, recipe.evaluation, console)
+            signed = signatures(recipe.evaluation.metrics, test["targets"])
         else:
             with trainer.args.main_process_first(desc="preparing the test data"):
                 test = data.test(saved.tokenizer)
             metrics = {"loss": trainer.evaluate(test, metric_key_prefix="test")["test_loss"]}
-        note = {"metrics": metrics, "examples": len(test), "steps": trainer.state.global_step}
+        note = {"metrics": metrics, "signatures": signed, "examples": len(test), "steps": trainer.state.global_step}
         if trainer.is_world_process_zero():
             write_whole(output / "metrics.json", json.dumps(note, indent=2) + "\n")
         console.print(
@@ -333,6 +335,8 @@ def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Co
     if trainer.is_world_process_zero():
         report_run(output, trainer.state.log_history, saved.model, metrics or {}, samples)
         console.print(f"report: {output / REPORT}", highlight=False, markup=False)
+        if trainer.args.push_to_hub:
+            console.print(f"shared: {share_finished(trainer, output)}", highlight=False, markup=False)
     return metrics
 
 

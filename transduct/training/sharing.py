@@ -2,6 +2,7 @@
 
 - transformers writes its arguments into `training_args.bin`, the token among them, and uploads that. Here the token is left out.
 - What it uploads while training is weights and config alone. Here the code goes along, so that each of them loads anywhere.
+- A run of `transduct train` ends with `transduct push` of its finished model.
 - Its card is a form to fill in. Here it is that of `transduct push`, which tells what is known, and a card that a person wrote
   stays, in the output folder as on the Hub.
 """
@@ -48,6 +49,16 @@ def hide_token(args: TrainingArguments) -> None:
     """From now on, the token of the Hub is not written where the arguments are."""
     if args.hub_token is not None:
         vars(args)["hub_token"] = Secret(args.hub_token)
+
+
+def share_finished(trainer: Any, output: Path) -> str:
+    """Put the finished model of a run on the Hub, as `transduct push` does, where the recipe says; returns its address."""
+    from transduct.hub.sharing import push
+
+    trainer._finish_current_push()
+    args = trainer.args
+    shared = push(output, trainer.hub_model_id, args.hub_token, private=args.hub_private_repo, revision=args.hub_revision)
+    return shared.url
 
 
 def is_own(model: Any) -> bool:

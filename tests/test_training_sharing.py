@@ -1,0 +1,131 @@
+"""What a training puts on the Hub: code, a card of facts, no token. Whole trainings that share are in test_hub_loading.py."""
+
+import copy
+import io
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from transformers import Seq2SeqTrainingArguments, T5Config, T5ForConditionalGeneration
+
+from hub_clients import client_in_this_process
+from hub_server import Account, Blob, Hub, serving
+from test_training_run import start
+from tiny_training import tiny_trainer
+from transduct.hub import Said
+from transduct.hub.cards import is_ours, license_in
+from transduct.training.sharing import Secret, facts_of_trainer, given_arguments, hide_token, update_card
+
+TOKEN = "hf_" + "w" * 30
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the client's own uploads
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    hub = Hub({TOKEN: Account("ann")})
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None)  # made anew, for the address of this test
+    with serving(hub) as url, client_in_this_process(url, tmp_path / "home", monkeypatch, TOKEN):
+        yield hub
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None)
+    assert hub.unknown == []
+
+
+def files(hub: Hub, name: str) -> dict[str, bytes]:
+    return {path: blob.content for path, blob in hub.repositories[name].files().items()}
+
+
+# ---- the token ----------------------------------------------------------------------------------------------------------------
+def test_a_secret_is_used_but_not_written():
+    secret = Secret(TOKEN)
+    assert f"Bearer {secret}" == f"Bearer {TOKEN}"
+    assert TOKEN not in repr([secret])
+    assert pickle.loads(pickle.dumps({"token": secret})) == {"token": None}
+    assert copy.deepcopy([secret]) == copy.copy([secret]) == [TOKEN]
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_arguments_are_written_without_the_token(shares, tmp_path):
+    args = Seq2SeqTrainingArguments(output_dir=str(tmp_path), hub_token=TOKEN, use_cpu=True)
+    if shares:
+        hide_token(args)
+    torch.save(args, tmp_path / "training_args.bin")
+    assert (TOKEN.encode() in (tmp_path / "training_args.bin").read_bytes()) is not shares
+    assert args.hub_token == TOKEN
+
+
+# ---- the card -----------------------------------------------------------------------------------------------------------------
+def test_what_a_trainer_knows(tmp_path):
+    trainer = tiny_trainer(
+        tmp_path, max_steps=3, learning_rate=0.25, hub_model_id="ann/model", logging_strategy="steps", logging_steps=1
+    )
+    trainer.train()
+    facts = facts_of_trainer(trainer)
+    assert facts.model_class == "TransductForConditionalGeneration"
+    assert facts.description.parameters == trainer.model.num_parameters()
+    assert facts.arguments["learning_rate"] == 0.25
+    assert facts.arguments["max_steps"] == 3
+    assert not {"output_dir", "hub_model_id", "report_to", "hub_token"} & set(given_arguments(trainer.args))
+    assert str(tmp_path) not in str(facts)
+    assert max(row["step"] for row in facts.history) == 3
+
+
+def test_the_card_of_a_person_stays(tmp_path):
+    trainer, card = tiny_trainer(tmp_path), tmp_path / "README.md"
+    update_card(trainer, Said(license="mit"))
+    assert is_ours(card.read_text())
+    update_card(trainer, Said(license="apache-2.0"))
+    assert license_in(card.read_text()) == "apache-2.0"
+    card.write_text("# Mine\n")
+    update_card(trainer, Said())
+    assert card.read_text() == "# Mine\n"
+
+
+def test_a_model_of_another_package_has_the_form_of_transformers(tmp_path):
+    sizes = dict(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    trainer = tiny_trainer(tmp_path, model=T5ForConditionalGeneration(T5Config(**sizes)))
+    trainer.create_model_card(license="mit")
+    assert "generated automatically" in (tmp_path / "README.md").read_text()
+
+
+def test_options_that_only_the_form_knows_are_not_ignored(tmp_path):
+    trainer = tiny_trainer(tmp_path)
+    trainer.create_model_card(license="mit", dataset="wmt14", model_name="x")
+    assert "wmt14" in (tmp_path / "README.md").read_text()
+
+
+# ---- on the Hub ---------------------------------------------------------------------------------------------------------------
+def test_a_card_that_a_person_changed_on_the_hub_stays(hub, tmp_path):
+    trainer = tiny_trainer(tmp_path / "out", push_to_hub=True, hub_model_id="ann/model", max_steps=1)
+    trainer.push_to_hub()
+    changed = files(hub, "ann/model")["README.md"].replace(b"## Use", b"## How to use it")
+    repository = hub.repositories["ann/model"]
+    repository.commit("main", repository.files() | {"README.md": Blob(changed)})
+    trainer.train()
+    trainer.push_to_hub()
+    assert files(hub, "ann/model")["README.md"] == changed
+    assert (tmp_path / "out" / "README.md").read_bytes() == changed
+
+
+@pytest.mark.slow
+def test_a_run_ends_on_the_hub(hub, tmp_path):
+    def shares(raw):
+        raw["training"].update(push_to_hub=True, hub_model_id="ann/run", hub_strategy="end", hub_private_repo=True)
+
+    said = io.StringIO()
+    assert start(tmp_path, shares, Console(file=said, width=200)).finished
+    there = files(hub, "ann/run")
+    model = tmp_path / "out" / "model"
+    assert there["model.safetensors"] == (model / "model.safetensors").read_bytes()
+    assert set(there) == {path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file()} | {
+        "README.md", ".gitattributes",
+    }  # fmt: skip
+    card = there["README.md"].decode()
+    assert "transduct train recipe.yaml" in card
+    assert "| phoneme error |" in card
+    assert "nrefs:1" in card
+    assert str(Path(tmp_path)) not in card
+    assert hub.repositories["ann/run"].private
+    assert "shared: http://127.0.0.1:" in said.getvalue()

@@ -4,7 +4,8 @@
 - `family.py` says what a family is; `t5.py` and its siblings are the families, `families.py` their list.
 - `memory.py` converts models in memory, `folders.py` checkpoints on disk; `verifying.py` compares both sides, `offloading.py`
   those that do not fit into memory.
-- `ctranslate2.py` and `onnx.py` write ours for other engines; `engine_folders.py` compares what those compute.
+- `ctranslate2.py`, `ctranslate2_whisper.py` and `onnx.py` write ours for other engines; `engine_folders.py` compares what those
+  compute.
 - `models.py` finds which tensor is which; `checkpoint.py` reads tensors one by one, `options.py` the other family's config;
   `expressible.py` says what must survive.
 """

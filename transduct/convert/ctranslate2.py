@@ -10,9 +10,11 @@ with our model (`engine_folders.py`).
   to the table of embeddings once.
 
 Tokens are strings there: `translator.translate_batch([tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids)])`. Special
-tokens that the tokenizer adds to a source are part of them; nothing is added by CTranslate2.
+tokens that the tokenizer adds to a source are part of them; nothing is added by CTranslate2. Models that listen have a format of
+their own there, see `ctranslate2_whisper.py`.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from torch import nn
 
 from transduct.attention import MultiHeadAttention
 from transduct.configuration import TransductConfig
+from transduct.convert.ctranslate2_whisper import compare_whisper, make_whisper_spec, whisper_refusals, write_extractor
 from transduct.convert.engine_folders import Exported, one_end, start_token, write_config, write_engine_folder
 from transduct.convert.engine_vocabulary import token_strings
 from transduct.decoding.ctranslate2_engine import most_positions
@@ -58,7 +61,8 @@ def to_ctranslate2(
 
     Args:
         model: ours, of any data type, on any device.
-        tokenizer: its own, whose files are put beside the model; None: tokens are called by their ids, "0", "1", ...
+        tokenizer: its own, whose files are put beside the model; None: tokens are called by their ids, "0", "1", ... A
+            model of Whisper's shape has a processor, see `ctranslate2_whisper.py`.
         folder: to write; it must not hold anything yet.
         quantization: a name of `QUANTIZATIONS`; None: the data type of the model.
 
@@ -72,20 +76,24 @@ def to_ctranslate2(
     require("to_ctranslate2", "ctranslate2")
     if quantization is not None and quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization={quantization!r} must be None or one of {', '.join(QUANTIZATIONS)}")
-    problems = refusals(model)
+    listens = isinstance(model, TransductForConditionalGeneration) and model.config.encoder_input == "features"
+    problems = refusals(model) + (whisper_refusals(model, tokenizer) if listens else [])
     if problems:
         raise ValueError(f"CTranslate2 has no place for this model: {'; '.join(problems)}")
     stored = quantization or str(model.dtype).removeprefix("torch.").replace("float64", "float32")
     with torch.no_grad():
-        spec = make_spec(model, tokenizer)
+        spec = make_whisper_spec(model, tokenizer) if listens else make_spec(model, tokenizer)
         spec.validate()
         spec.optimize(quantization=stored)
 
     def write(part: Path) -> None:
         spec.save(str(part))
+        if listens:
+            write_extractor(tokenizer, part)
         write_config(model, part, MARKS["ctranslate2"])
 
-    return write_engine_folder("ctranslate2", model, tokenizer, Path(folder), stored, stored == "float32", write)
+    check = partial(compare_whisper, model) if listens else None
+    return write_engine_folder("ctranslate2", model, tokenizer, Path(folder), stored, stored == "float32", write, check)
 
 
 def refusals(model: Any) -> list[str]:
@@ -95,7 +103,6 @@ def refusals(model: Any) -> list[str]:
     config = model.config
     found = []
     for name, wrong, why in (
-        ("encoder_input", config.encoder_input != "tokens", "its translator reads tokens"),
         ("positions", config.positions == "alibi", "its encoder has no bias that grows with the distance"),
         ("d_value", config.d_value not in (None, config.head_dim), "keys and values are equally wide there"),
         ("encoder_layers", config.encoder_layers == 0, "it needs a layer at least"),
@@ -117,9 +124,9 @@ def make_spec(model: TransductForConditionalGeneration, tokenizer: Any) -> Any:
     heads = config.num_heads, config.resolved_decoder_num_heads
     encoder = TransformerEncoderSpec(config.encoder_layers, heads[0], **_form(config, heads[0], model.model.encoder))
     decoder = TransformerDecoderSpec(config.decoder_layers, heads[1], **_form(config, heads[1], model.model.decoder))
-    _fill_stack(encoder, model.model.encoder)
-    _fill_stack(decoder, model.model.decoder)
-    _fill_linear(decoder.projection, model.lm_head)
+    fill_stack(encoder, model.model.encoder)
+    fill_stack(decoder, model.model.decoder)
+    fill_linear(decoder.projection, model.lm_head)
     if config.scale_logits:
         decoder.scale_outputs = np.float32(config.d_model**-0.5)
     spec = TransformerSpec(encoder, decoder)
@@ -131,7 +138,7 @@ def make_spec(model: TransductForConditionalGeneration, tokenizer: Any) -> Any:
 
 
 def _form(config: TransductConfig, heads: int, stack: Stack) -> dict[str, Any]:
-    """Which layers a stack has. It is pre-norm here, so that there is a place for a norm at the end; `_fill_stack` says what it
+    """Which layers a stack has. It is pre-norm here, so that there is a place for a norm at the end; `fill_stack` says what it
     is."""
     from ctranslate2.specs.common_spec import Activation
 
@@ -152,23 +159,23 @@ def _form(config: TransductConfig, heads: int, stack: Stack) -> dict[str, Any]:
     return form
 
 
-def _fill_stack(spec: Any, stack: Stack) -> None:
+def fill_stack(spec: Any, stack: Stack) -> None:
     config = stack.config
     spec.pre_norm = config.norm_position == "pre"
     spec.scale_embeddings = np.float32(stack.embed_scale)
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
-    embeddings.weight = _copy(stack.embed_tokens.weight)
+    embeddings.weight = copied(stack.embed_tokens.weight)
     if stack.norm_before_positions and stack.embedding_norm is not None:
-        embeddings.weight = _copy(stack.embedding_norm(stack.embed_tokens.weight * stack.embed_scale))  # (V, D)
+        embeddings.weight = copied(stack.embedding_norm(stack.embed_tokens.weight * stack.embed_scale))  # (V, D)
         spec.scale_embeddings = np.float32(1.0)
     elif stack.embedding_norm is not None:
-        _fill_norm(spec.layernorm_embedding, stack.embedding_norm)
+        fill_norm(spec.layernorm_embedding, stack.embedding_norm)
     if stack.final_norm is not None:
-        _fill_norm(spec.layer_norm, stack.final_norm)
+        fill_norm(spec.layer_norm, stack.final_norm)
     if config.positions in ("sinusoidal", "learned", "none"):
         spec.position_encodings.encodings = position_table(stack)
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
-        _fill_layer(layer_spec, layer, stack)
+        fill_layer(layer_spec, layer, stack)
 
 
 def position_table(stack: Stack) -> torch.Tensor:
@@ -176,17 +183,17 @@ def position_table(stack: Stack) -> torch.Tensor:
     positions, config = stack.embed_positions, stack.config
     rows = int(most_positions(config))
     if isinstance(positions, LearnedPositions):
-        return _copy(positions.weight[positions.offset :])
+        return copied(positions.weight[positions.offset :])
     if positions is None:
         return torch.zeros(rows, config.d_model)
-    return _copy(positions(torch.arange(rows, device=positions.table.device)[None], rows)[0])
+    return copied(positions(torch.arange(rows, device=positions.table.device)[None], rows)[0])
 
 
-def _fill_layer(spec: Any, layer: Any, stack: Stack) -> None:
+def fill_layer(spec: Any, layer: Any, stack: Stack) -> None:
     _fill_attention(spec.self_attention, layer.self_attention, layer.self_attention_residual.norm)
     bias = stack.position_bias if layer.position_bias is None else layer.position_bias
     if isinstance(bias, RelativePositionBias):
-        spec.self_attention.relative_attention_bias = _copy(bias.table.weight)
+        spec.self_attention.relative_attention_bias = copied(bias.table.weight)
         spec.self_attention.relative_attention_max_distance = np.int32(bias.max_distance)
     if hasattr(spec, "attention"):
         _fill_attention(spec.attention, layer.cross_attention, layer.cross_attention_residual.norm, cross=True)
@@ -198,39 +205,39 @@ def _fill_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, c
     spec.queries_scale = np.float32(attention.scale)
     query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
     for place, linears in enumerate(([query], [key, value]) if cross else ([query, key, value],)):
-        _fill_linear(spec.linear[place], *linears)
-    _fill_linear(spec.linear[-1], attention.o_proj)
-    _fill_norm(spec.layer_norm, norm)
+        fill_linear(spec.linear[place], *linears)
+    fill_linear(spec.linear[-1], attention.o_proj)
+    fill_norm(spec.layer_norm, norm)
 
 
 def _fill_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None:
     if feed_forward.gate_proj is None:
-        _fill_linear(spec.linear_0, feed_forward.up_proj)
+        fill_linear(spec.linear_0, feed_forward.up_proj)
     else:
-        _fill_linear(spec.linear_0, feed_forward.gate_proj)
-        _fill_linear(spec.linear_0_noact, feed_forward.up_proj)
-    _fill_linear(spec.linear_1, feed_forward.down_proj)
-    _fill_norm(spec.layer_norm, norm)
+        fill_linear(spec.linear_0, feed_forward.gate_proj)
+        fill_linear(spec.linear_0_noact, feed_forward.up_proj)
+    fill_linear(spec.linear_1, feed_forward.down_proj)
+    fill_norm(spec.layer_norm, norm)
 
 
-def _fill_linear(spec: Any, *linears: nn.Linear) -> None:
+def fill_linear(spec: Any, *linears: nn.Linear) -> None:
     """One product, or several of one input as one; those without a bias get one of zeros where another has one."""
-    spec.weight = _copy(torch.cat([linear.weight for linear in linears]))
+    spec.weight = copied(torch.cat([linear.weight for linear in linears]))
     if any(linear.bias is not None for linear in linears):
         zeros = [linear.weight.new_zeros(linear.out_features) for linear in linears]
         biases: list[torch.Tensor] = [
             linear.bias if linear.bias is not None else zero for linear, zero in zip(linears, zeros, strict=True)
         ]
-        spec.bias = _copy(torch.cat(biases))
+        spec.bias = copied(torch.cat(biases))
 
 
-def _fill_norm(spec: Any, norm: Any) -> None:
-    spec.gamma = _copy(norm.weight)
+def fill_norm(spec: Any, norm: Any) -> None:
+    spec.gamma = copied(norm.weight)
     if hasattr(spec, "beta"):
-        spec.beta = _copy(torch.zeros_like(norm.weight) if norm.bias is None else norm.bias)
+        spec.beta = copied(torch.zeros_like(norm.weight) if norm.bias is None else norm.bias)
 
 
-def _copy(weight: torch.Tensor) -> torch.Tensor:
+def copied(weight: torch.Tensor) -> torch.Tensor:
     """A copy in float32: quantising there works in place."""
     return weight.detach().to("cpu", torch.float32, copy=True)
 

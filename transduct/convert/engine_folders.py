@@ -84,13 +84,20 @@ class Exported:
 
 
 def write_engine_folder(
-    engine: str, model: Any, tokenizer: Any, output: Path, stored: str, exact: bool, write: Callable[[Path], None]
+    engine: str,
+    model: Any,
+    tokenizer: Any,
+    output: Path,
+    stored: str,
+    exact: bool,
+    write: Callable[[Path], None],
+    check: Callable[[Path], Comparison] | None = None,
 ) -> Exported:
     """Write a folder, and let it be there only if the engine agrees with our model.
 
     Args:
         stored: how weights are stored; exact: whether they are not rounded, so that the engine must agree.
-        write: puts the engine's own files into a folder.
+        write: puts the engine's own files into a folder; check: compares what was written, None: as `compare` does.
 
     Raises:
         ValueError: if `output` holds something, and where the engine does not agree.
@@ -103,10 +110,10 @@ def write_engine_folder(
             model.generation_config.save_pretrained(part)
             if tokenizer is not None:
                 tokenizer.save_pretrained(part)
-        checked = compare(model, load_engine(part, engine))
+        checked = compare(model, load_engine(part, engine)) if check is None else check(part)
         if exact and not checked.agrees:
             raise ValueError(f"{engine} does not compute what our model does, so nothing was written: {checked}")
-        (part / "README.md").write_text(_card(engine, stored, checked), encoding="utf-8")
+        (part / "README.md").write_text(_card(engine, stored, checked, model.main_input_name), encoding="utf-8")
     return Exported(engine, output, stored, _files(output), checked)
 
 
@@ -125,13 +132,13 @@ def export_engine(source: str | Path, output: str | Path, engine: str, quantizat
     """
     from transduct.convert.folders import copy_notices, our_config
     from transduct.convert.sources import locate
-    from transduct.convert.tokenizers import load_tokenizer
+    from transduct.convert.tokenizers import load_processor, load_tokenizer
 
     located = locate(source)
     config, our_class = our_config(located)
     with quiet():
         model = our_class.from_pretrained(located.path, config=config, local_files_only=True).eval()
-    tokenizer = load_tokenizer(located.path)
+    tokenizer = load_processor(located.path) if config.encoder_input == "features" else load_tokenizer(located.path)
     if engine == "ctranslate2":
         from transduct.convert.ctranslate2 import to_ctranslate2
 
@@ -156,7 +163,7 @@ def compare(model: Any, engine: Any, seed: int = 0) -> Comparison:
     Args:
         model: ours; half precision is compared in float32. engine: see `decoding/engines.py`.
     """
-    with _ready(model) as ours:
+    with ready(model) as ours:
         sources, targets = sample(ours, seed)
         wanted = token_log_probs(ours, sources, targets)
         found = engine.token_log_probs(sources, targets)
@@ -208,7 +215,7 @@ def _answers(model: Any, sources: list[list[int]]) -> list[list[int]]:
     ids, mask = (each.to(model.device) for each in padded(sources, model.config.pad_token_id or 0))
     config, start = model.config, start_token(model)
     limit = config.resolved_decoder_max_positions if config.positions == "learned" else LONGEST
-    with _plain_generation(model), torch.no_grad():
+    with plain_generation(model), torch.no_grad():
         output = model.generate(
             input_ids=ids, attention_mask=mask, num_beams=BEAMS, max_new_tokens=min(LONGEST, limit), early_stopping=True,
             length_penalty=1.0, return_dict_in_generate=True, decoder_start_token_id=0 if start is None else start,
@@ -223,7 +230,7 @@ def _gap(model: Any, source: list[int], one: list[int], other: list[int]) -> flo
 
 
 @contextmanager
-def _plain_generation(model: Any) -> Iterator[None]:
+def plain_generation(model: Any) -> Iterator[None]:
     """Inside, the model's generation config asks for nothing."""
     config, own = model.config, model.generation_config
     model.generation_config = GenerationConfig(pad_token_id=config.pad_token_id, eos_token_id=config.eos_token_id)
@@ -234,7 +241,7 @@ def _plain_generation(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _ready(model: Any) -> Iterator[Any]:
+def ready(model: Any) -> Iterator[Any]:
     """The model in evaluation mode, or a copy in float32."""
     if model.dtype in (torch.float16, torch.bfloat16):
         yield copy.deepcopy(model).float().eval()
@@ -261,7 +268,14 @@ def start_token(model: Any) -> int | None:
     return model.config.decoder_start_token_id if start is None else start
 
 
-def _card(engine: str, stored: str, checked: Comparison) -> str:
+USES = {
+    "input_ids": "Translate lines with\n\n    transduct translate FOLDER --engine {engine} < in.txt > out.txt",
+    "input_features": 'Load it with `ctranslate2.models.Whisper("FOLDER")`, or with programs that are built on it.',
+}
+"""What a folder is for, by what its model reads."""
+
+
+def _card(engine: str, stored: str, checked: Comparison, reads: str) -> str:
     """README.md of the folder."""
     title = {"ctranslate2": "CTranslate2", "onnx": "ONNX Runtime"}[engine]
     report = "\n".join(f"- {line}" for line in str(checked).splitlines())
@@ -272,9 +286,7 @@ tags: [{engine}]
 
 # A transduct model for {title}
 
-Written by transduct {transduct.__version__}; weights are stored as {stored}. Translate lines with
-
-    transduct translate FOLDER --engine {engine} < in.txt > out.txt
+Written by transduct {transduct.__version__}; weights are stored as {stored}. {USES[reads].format(engine=engine)}
 
 When it was written, it was compared with the model that it was made from (in float32):
 

@@ -120,6 +120,22 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase | None:
     return tokenizer
 
 
+def load_processor(folder: str | Path) -> Any:
+    """The processor that AutoProcessor finds in a folder, without its code; None if the folder has none of sounds and tokens.
+
+    Raises:
+        ValueError: if there are files that cannot be read.
+    """
+    if not any((Path(folder) / name).is_file() for name in (FEATURES, PROCESSOR)):
+        return None
+    try:
+        return AutoProcessor.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:
+        raise ValueError(
+            f"the processor in {str(folder)!r} cannot be loaded, by transformers' own code alone: {error}"
+        ) from error
+
+
 def check_vocabulary(
     tokenizer: PreTrainedTokenizerBase, folder: str | Path, vocab_size: int, decoder_vocab_size: int | None = None
 ) -> None:

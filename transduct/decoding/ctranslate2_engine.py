@@ -88,6 +88,8 @@ class CTranslate2Model:
 
         folder, place = Path(folder), torch.device(device)
         self.config = TransductConfig.from_dict(_read(folder / MARKS["ctranslate2"]))
+        if self.config.encoder_input != "tokens":
+            raise ValueError(f"{str(folder)!r} reads {self.config.encoder_input}, not text: use ctranslate2.models.Whisper")
         self.generation_config = GenerationConfig.from_pretrained(folder)
         self.translator = ctranslate2.Translator(
             str(folder), device=place.type, device_index=place.index or 0, intra_threads=torch.get_num_threads()

@@ -8,6 +8,7 @@ ARGS ?=
 
 BIN := .venv/bin
 STAMP := .venv/.transduct-setup
+DEMO_STAMP := .venv/.transduct-setup-demo
 PIP := $(BIN)/python -m pip
 # Small models gain nothing from a second thread, and lose much where cores are shared.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
@@ -21,10 +22,14 @@ BENCHMARKS := train_step train generate decode translate memory accumulation
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(DEMO_STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "transduct needs Python 3.11 or newer; choose one with make PYTHON=...")'
 	$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	$(PIP) install --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(PIP) install --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	@touch $@
+
+$(STAMP): $(DEMO_STAMP)
 	$(PIP) install --disable-pip-version-check -c constraints.txt -e '.[demo,test,docs,dev]'
 	$(PIP) install --disable-pip-version-check -c constraints.txt --no-deps $(WEIGHTS)
 	@touch $@
@@ -35,7 +40,7 @@ test: setup
 test-fast: setup
 	$(ONE_THREAD) $(OFFLINE) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(ARGS)
 
-demo: setup
+demo: $(DEMO_STAMP)
 	$(ONE_THREAD) $(OFFLINE) $(BIN)/transduct train examples/g2p/config.yaml --minutes $(MINUTES)
 
 lint: setup

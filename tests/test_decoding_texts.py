@@ -20,8 +20,8 @@ from transduct.decoding.texts import check_text, check_texts, target_ids
 )
 def test_what_is_no_text_is_named(text, message):
     with pytest.raises(ValueError, match=message):
-        check_text(text, 3, "the source of ")
-    check_text("a\u2028b 👍", 3)
+        check_text(text, "the source of line 3")
+    check_text("a\u2028b 👍", "line 3")
 
 
 def test_one_text_is_not_several():

@@ -28,7 +28,7 @@ from transformers import (
 )
 from transformers.pipelines.pt_utils import KeyDataset
 
-from configs import sharpen, tiny
+from configs import build, sharpen, tiny
 from tiny_tokenizers import write_tokenizer
 from tiny_translation import tiny_translation
 from transduct import TransductForConditionalGeneration, TransductTokenizer
@@ -262,6 +262,24 @@ def test_sampling_and_assistants_are_generates_own(checkpoints):
     assert pipe(TEXTS[0], num_beams=1, do_sample=True, top_k=5)[0]["generated_text"] == expected
 
 
+@pytest.mark.parametrize("beams", [1, 4])
+def test_our_models_stop_at_the_stop_sequence(beams):
+    """Also where the target has a vocabulary of its own, in which that is looked up."""
+    tokenizer = TransductTokenizer.train(iter(["abc"]), kind="chars", target=iter(["abcdefxyz"]))
+    sizes = dict(vocab_size=len(tokenizer), decoder_vocab_size=tokenizer.decoder_vocab_size, tie_embeddings="none")
+    pair = build(TransductForConditionalGeneration, tiny(**sizes), dtype=torch.float32), tokenizer
+    for model, own in (pair, tiny_translation()):
+        pipe = pipeline("translation", model=model, tokenizer=own, num_beams=beams, max_new_tokens=9, min_new_tokens=9)
+        for letter in "xyz":
+            bias = {tuple(_ids_of(own, letter)): 99.0}
+            assert pipe("abc", sequence_bias=bias)[0]["translation_text"] == 9 * letter
+            assert pipe("abc", sequence_bias=bias, stop_sequence=list("xyz"))[0]["translation_text"] == letter
+
+
+def _ids_of(tokenizer, text):
+    return tokenizer(text_target=text, add_special_tokens=False)["input_ids"]
+
+
 def test_an_output_ends_behind_the_stop_sequence(checkpoints):
     pipe = pipeline("text2text-generation", model=checkpoints["t5"], num_beams=1, max_new_tokens=12)
     whole = pipe(TEXTS[2])[0]["generated_text"]
@@ -383,8 +401,19 @@ def test_lengths_that_do_not_suit_the_input_are_told(checkpoints, caplog, task, 
 def test_what_is_no_text_is_refused(checkpoints):
     pipe = pipeline("translation", model=checkpoints["transduct"])
     for inputs in (3, [["abc", "a"]], ["abc", None], [b"abc"]):
-        with pytest.raises(ValueError, match="it must be a text"):
+        with pytest.raises(ValueError, match=r"an input of the pipeline is a \w+, not a string"):
             pipe(inputs)
+    for options, message in (
+        ({"num_beams": 0}, "num_beams=0 must be a whole number of at least 1"),
+        ({"num_return_sequences": 0}, "num_return_sequences=0 must be a whole number of at least 1"),
+        ({"prefix": 5}, "prefix=5 is a int, not a string"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pipe("abc", **options)
+    with pytest.raises(ValueError, match=r"the text 'a\\x00b' holds a NUL character"):
+        pipe(["a", "a\0b"])
+    with pytest.raises(ValueError, match=r"the text 'a\\udc80' is no valid Unicode"):
+        pipe("a\udc80")
     with pytest.raises(ValueError, match="nonsense"):
         pipe("abc", nonsense=1)
 

@@ -127,7 +127,11 @@ class TransductGenerationMixin(GenerationMixin):
         return input_ids, model_kwargs | shared
 
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in transformers, with the cache by its older name, by which peft's prefix tuning looks for it and puts a prefix."""
+        """As in transformers, with the cache by its older name, by which peft's prefix tuning looks for it and puts a prefix.
+
+        The tokenizer of `stop_strings` goes no further, which is no input of the model.
+        """
+        kwargs.pop("tokenizer", None)
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         inputs["past_key_values"] = inputs.pop("cache", None)
         return inputs

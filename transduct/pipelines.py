@@ -13,6 +13,7 @@ What differs from version 4, where that did less than it said:
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -21,8 +22,10 @@ from transformers.utils import ModelOutput, logging
 
 from transduct.decoding.languages import Direction, direction, setting, target_codes
 from transduct.decoding.models import check_model, source_positions
+from transduct.decoding.texts import check_text
 from transduct.pipeline_tasks import languages_of_task
 from transduct.tokenization import TransductTokenizer
+from transduct.training.checks import check_count
 
 logger = logging.get_logger(__name__)
 
@@ -108,10 +111,11 @@ class Text2TextGenerationPipeline(Pipeline):
 
     def preprocess(self, text: Any, prefix: str | None = None, truncation: Any = False, **languages: Any) -> dict[str, Any]:
         """The ids and the mask of a text, each (1, S)."""
-        if not isinstance(text, str):
-            raise ValueError(f"an input of the pipeline is {text!r}, a {type(text).__name__}: it must be a text")
+        check_text(text, _shown(text) if isinstance(text, str) else "an input of the pipeline")
         found = self.direction(**languages)
-        written = (found.prefix if prefix is None else prefix) + text
+        prefix = found.prefix if prefix is None else prefix
+        check_text(prefix, f"prefix={prefix!r}")
+        written = prefix + text
         with found.applied(self.tokenizer):
             inputs = self.tokenizer(written, truncation=truncation, return_tensors="pt")
         self._check_length(inputs["input_ids"].shape[1], text)
@@ -132,10 +136,14 @@ class Text2TextGenerationPipeline(Pipeline):
         languages = {name: called.pop(name) for name in ("src_lang", "tgt_lang") if name in called}
         said, required = self._said(called, self.direction(**languages))
         chosen = self._get_set_generation_params(said)
+        for name in ("num_beams", "num_return_sequences"):
+            if chosen.get(name) is not None:
+                check_count(chosen[name], name, 1)
         self._check_lengths(inputs["input_ids"].shape[1], chosen)
         if chosen.get("stop_strings") is not None:
             said["tokenizer"] = self.tokenizer
-        output = self.model.generate(**inputs, **self._prepare_generate_kwargs(said, **required))
+        with getattr(self.tokenizer, "as_target", nullcontext)():  # stop strings are the target's
+            output = self.model.generate(**inputs, **self._prepare_generate_kwargs(said, **required))
         ids = output.sequences if isinstance(output, ModelOutput) else output  # (B*R, T)
         rows = inputs["input_ids"].shape[0]
         return {"output_ids": ids.reshape(rows, ids.shape[0] // rows, -1)}

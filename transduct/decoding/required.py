@@ -58,7 +58,7 @@ def phrase_ids(tokenizer: Any, phrase: str | Sequence[str], number: int) -> list
     for text in [phrase] if isinstance(phrase, str) else phrase:
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"line {number}: phrase {phrase!r} must be a text, or several texts, of more than white space")
-        check_text(text, number, "a phrase of ")
+        check_text(text, f"a phrase of line {number}")
         for form in (text, f" {text.lstrip()}"):
             ids = list(tokenizer(text_target=form, add_special_tokens=False, verbose=False)["input_ids"])
             found.append(ids)
@@ -88,7 +88,7 @@ def prefix_ids(tokenizer: Any, prefix: str, first: int | None, number: int) -> l
     """
     if not prefix:
         return []
-    check_text(prefix, number, "the prefix of ")
+    check_text(prefix, f"the prefix of line {number}")
     ids = target_ids(tokenizer, prefix, first)
     if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
         raise ValueError(f"line {number}: the prefix {prefix!r} has characters that the vocabulary does not have")

@@ -86,7 +86,7 @@ class Scorer:
         """
         numbers = range(1, len(pairs) + 1) if numbers is None else numbers
         for (source, target), number in zip(pairs, numbers, strict=True):
-            check_text(source, number, "the source of ")
+            check_text(source, f"the source of line {number}")
             _check_target(target, number, target_vocabulary(self.model))
         results = [ScoredTarget(0.0, 0.0, (), ())] * len(pairs)
         full = [number for number, (source, target) in enumerate(pairs) if source.strip() or not _is_blank(target)]
@@ -144,7 +144,7 @@ class Scorer:
 def _check_target(target: Any, number: int, vocabulary: int) -> None:
     """Raises ValueError for what is neither a text nor ids of the target vocabulary."""
     if isinstance(target, str):
-        check_text(target, number, "the target of ")
+        check_text(target, f"the target of line {number}")
         return
     ids: list[Any] = list(target) if isinstance(target, Iterable) and not isinstance(target, bytes) else [""]
     wrong = [token for token in ids if isinstance(token, bool) or not hasattr(token, "__index__") or not 0 <= token < vocabulary]

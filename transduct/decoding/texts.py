@@ -3,16 +3,8 @@
 from typing import Any
 
 
-def check_text(text: Any, number: int, what: str = "") -> None:
-    """Refuse what no tokenizer can encode.
-
-    Args:
-        number: of its line, for messages; what: the part of the line that it is, such as "the prefix of ".
-
-    Raises:
-        ValueError: naming them.
-    """
-    name = f"{what}line {number}"
+def check_text(text: Any, name: str) -> None:
+    """Raises ValueError for what no tokenizer can encode; `name` is what the message calls it, such as "line 3"."""
     if not isinstance(text, str):
         raise ValueError(f"{name} is a {type(text).__name__}, not a string")
     if "\0" in text:

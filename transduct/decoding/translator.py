@@ -184,7 +184,7 @@ class Translator:
     def _documents(self, texts: Sequence[str], numbers: Sequence[int]) -> list[list[tuple[Piece, _Source | None]]]:
         """The pieces of each text, those with text encoded."""
         for number, text in zip(numbers, texts, strict=True):
-            check_text(text, number)
+            check_text(text, f"line {number}")
         cut = [sentences(text) if self.options.split_sentences else [Piece("", text)] for text in texts]
         with self.direction.applied(self.tokenizer):
             ids = iter(self._encode([piece.text for piece in itertools.chain(*cut) if piece.text.strip()]))

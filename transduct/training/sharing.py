@@ -5,24 +5,26 @@
 - A run of `transduct train` ends with `transduct push` of its finished model.
 - Its card is a form to fill in. Here it is that of `transduct push`, which tells what is known, and a card that a person wrote
   stays, in the output folder as on the Hub.
+
+`transduct.hub` reads what trainings leave, and therefore imports modules of this package; here it is imported where it is needed.
 """
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import EntryNotFoundError, RevisionNotFoundError
 from transformers import TrainingArguments
 
 from transduct.files import write_whole
-from transduct.hub.cards import Said, is_ours, write_card
-from transduct.hub.facts import Facts, described
-from transduct.hub.private import without_secrets
 from transduct.pretrained import ship_code
 from transduct.training.adapters import is_adapted
+
+if TYPE_CHECKING:
+    from transduct.hub import Facts, Said
 
 CARD = "README.md"
 OF_PLACE = ("output_dir", "logging_dir", "run_name", "report_to", "disable_tqdm", "do_train", "do_eval", "do_predict")
@@ -72,8 +74,10 @@ def add_code(trainer: Any) -> None:
         ship_code(Path(trainer.args.output_dir))
 
 
-def update_card(trainer: Any, said: Said) -> None:
+def update_card(trainer: Any, said: "Said") -> None:
     """The card in the output folder: of what is known by now, unless a person wrote the one that is there, or on the Hub."""
+    from transduct.hub.cards import is_ours, write_card
+
     path = Path(trainer.args.output_dir) / CARD
     there = _card_on_the_hub(trainer)
     if there is not None and not is_ours(there):
@@ -94,8 +98,10 @@ def _card_on_the_hub(trainer: Any) -> str | None:
     return Path(found).read_text(encoding="utf-8")
 
 
-def facts_of_trainer(trainer: Any) -> Facts:
+def facts_of_trainer(trainer: Any) -> "Facts":
     """What a trainer knows of its model."""
+    from transduct.hub.facts import Facts, described
+
     model = trainer.accelerator.unwrap_model(trainer.model)
     generation = model.generation_config if model.can_generate() else None
     return Facts(
@@ -111,6 +117,8 @@ def facts_of_trainer(trainer: Any) -> Facts:
 
 def given_arguments(args: TrainingArguments) -> Mapping[str, Any]:
     """Those that differ from their defaults and have to do with what is learnt."""
+    from transduct.hub.private import without_secrets
+
     found = {}
     for field in fields(args):
         value = getattr(args, field.name)

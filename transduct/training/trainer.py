@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
-from transduct.hub.cards import Said
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.callbacks import ByTheClock, MarkStops
 from transduct.training.endless import EndlessData, endless_loader
@@ -113,6 +112,8 @@ class TransductTrainer(Seq2SeqTrainer):
         if others or not is_own(self.accelerator.unwrap_model(self.model)):
             super().create_model_card(language=language, license=license, tasks=tasks, **others)
         elif self.is_world_process_zero():
+            from transduct.hub import Said
+
             languages = [language] if isinstance(language, str) else language or ()
             update_card(self, Said(license, languages, tasks))
 

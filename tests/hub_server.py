@@ -316,11 +316,14 @@ class Hub:
         repository.tags[request.json["tag"]] = self.revision(request, repository)
         return answer({})
 
-    @route("GET", f"/api/models/{REPO}/tree/{REVISION}")
+    @route("GET", rf"/api/models/{REPO}/tree/{REVISION}(/(?P<folder>.+))?")
     def tree(self, request: Request) -> Response:
         repository = self.repository(request)
-        files = repository.commits[self.revision(request, repository)]
-        return answer([described(path, blob) for path, blob in sorted(files.items())])
+        files, folder = repository.commits[self.revision(request, repository)], request.values.get("folder")
+        inside = {path: blob for path, blob in files.items() if folder is None or path.startswith(f"{folder}/")}
+        if not inside:
+            raise Refused(404, f"{folder} does not exist on {request.values['revision']}", "EntryNotFound")
+        return answer([described(path, blob) for path, blob in sorted(inside.items())])
 
     @route("POST", f"/api/models/{REPO}/paths-info/{REVISION}")
     def paths_info(self, request: Request) -> Response:

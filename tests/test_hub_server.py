@@ -124,6 +124,13 @@ def test_a_repository_is_made_once(api, hub):
         api.create_repo("stranger/model")
 
 
+def test_what_is_in_a_folder(api, folder):
+    upload(api, folder)
+    assert [entry.path for entry in api.list_repo_tree("ann/model", "inner")] == ["inner/large.bin"]
+    with pytest.raises(RemoteEntryNotFoundError):
+        list(api.list_repo_tree("ann/model", "outer"))
+
+
 def test_files_and_repositories_that_are_not_there(api, folder):
     with pytest.raises(RepositoryNotFoundError):
         api.model_info("ann/nothing")

@@ -7,7 +7,7 @@ directly with the same sorting and batches, which tells what `translate` costs. 
 its time: those of transformers and ours must agree, those of int8 tell what rounding loses.
 
     python benchmarks/translate.py                                                      # trains 15 minutes, then measures
-    python benchmarks/translate.py --set model.d_model=256 --set model.d_ff=1024 --output runs/benchmark-translate-256
+    python benchmarks/translate.py --set model.d_model=256 --set model.d_ff=1024 --output runs/benchmark-translate/wider
     python benchmarks/translate.py --model FOLDER --text libreoffice --batch 64
 
 The model needs sinusoids in halves, which is the layout that Marian has.
@@ -55,15 +55,17 @@ def trained(options: argparse.Namespace) -> Path:
     from transduct.training.recipe import load_recipe
     from transduct.training.run import run
 
-    folder = Path(options.output)
+    folder = Path(options.output or f"runs/benchmark-translate/{options.text}")
+    data = [f"data.{split}.function=data.py:{options.text}" for split in ("train", "validation", "test")]
+    recipe = load_recipe(str(RECIPE), ["model.sinusoid_layout=halves", *data, *options.changes])
+    recipe.output = str(folder)
     if not (folder / "model" / "model.safetensors").is_file():
-        changes = ["model.sinusoid_layout=halves", *options.changes]
-        if options.text != "homeassistant":
-            changes += [f"data.{split}.function=data.py:{options.text}" for split in ("train", "validation", "test")]
-        recipe = load_recipe(str(RECIPE), changes)
-        recipe.output = str(folder)
         if run(recipe, minutes=options.minutes).signal is not None:
             raise SystemExit("training was stopped; the same command goes on with it")
+        return folder / "model"
+    there = load_recipe(str(folder / "recipe.yaml"))
+    if (there.model, there.tokenizer) != (recipe.model, recipe.tokenizer):
+        raise SystemExit(f"{folder} holds a model of another recipe: choose another --output")
     return folder / "model"
 
 
@@ -164,8 +166,8 @@ def rows_of(found: dict[str, list[str]], measured: dict[str, list[float]], refer
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Text in, text out.", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--model", help="a folder with model and tokenizer; without it --output/model, trained if need be")
-    parser.add_argument("--output", default="runs/benchmark-translate", help="where a model is trained")
+    parser.add_argument("--model", help="a folder with model and tokenizer; without it OUTPUT/model, trained if need be")
+    parser.add_argument("--output", help="where a model is trained; without it runs/benchmark-translate/TEXT")
     parser.add_argument("--minutes", type=float, help="of its training; without it the recipe's")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE", help="change the recipe")
     parser.add_argument("--text", choices=TEXTS, default="homeassistant", help="whose test set is translated")

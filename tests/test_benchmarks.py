@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,29 @@ def test_different_translations_are_not_timed():
         translate.check(lines, [*lines[:-3], "", "", ""], references)
     with pytest.raises(AssertionError, match=r"97\.5% of the lines .* BLEU 100\.00"):
         translate.check(lines, [*lines[:-1], "something else entirely"], references)
+
+
+def test_a_model_is_trained_once_and_of_one_recipe(tmp_path, monkeypatch):
+    runs = []
+
+    def run(recipe, minutes):
+        runs.append(recipe)
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "model.safetensors").touch()
+        noted = {name: value for name, value in asdict(recipe).items() if name not in ("folder", "file")}
+        (tmp_path / "recipe.yaml").write_text(json.dumps(noted, default=str))
+        return argparse.Namespace(signal=None)
+
+    monkeypatch.setattr("transduct.training.run.run", run)
+    monkeypatch.setattr(sys, "argv", ["translate.py", "--output", str(tmp_path), "--text", "libreoffice"])
+    for _ in range(2):
+        assert translate.trained(translate.read_options()) == tmp_path / "model"
+    (recipe,) = runs
+    assert recipe.model["sinusoid_layout"] == "halves"  # as Marian has them
+    assert recipe.data.test.function == "data.py:libreoffice"
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--set", "model.d_model=256"])
+    with pytest.raises(SystemExit, match="holds a model of another recipe"):
+        translate.trained(translate.read_options())
 
 
 def test_translations_come_in_the_order_of_their_lines():

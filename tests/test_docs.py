@@ -18,6 +18,8 @@ import transduct
 from test_page_layout import browser  # noqa: F401  (a fixture)
 from transduct import config_from_preset
 
+pytestmark = pytest.mark.xdist_group("site")  # it is built once
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 LOADS = {

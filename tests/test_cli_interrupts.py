@@ -29,7 +29,14 @@ def place(tmp_path, monkeypatch):
     for name in ("source.txt", "target.txt"):
         (tmp_path / name).write_text("abc\nxyz\n")
     (tmp_path / "data.jsonl").write_text('{"source": "abc", "target": "xyz"}\n')
-    (tmp_path / "recipe.yaml").write_text("model: {preset: t5-small}\ndata: {train: {path: data.jsonl}}\n")
+    recipe = [
+        "output: run",
+        "model: {preset: t5-small}",
+        "tokenizer: {kind: chars}",
+        "data: {train: {json: data.jsonl}}",
+        "training: {max_steps: 1}",
+    ]
+    (tmp_path / "recipe.yaml").write_text("\n".join(recipe))
     assert run(["export", str(model), str(tmp_path / "theirs"), "--to", "bart", "--no-verify"]) == 0
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -48,6 +55,7 @@ WORK = {
     "import theirs out --no-verify": "transduct.convert.writing.save_file",
     "export model out --to bart": "transduct.convert.folders.verify_pair",
     "export model out --to bart --no-verify": "transduct.convert.writing.save_file",
+    "push model me/name --dry-run": "transduct.hub.prepare",
     "doctor": "transduct.doctor.examine_computer",
     "doctor model": "transduct.doctor.folder.try_model",
 }

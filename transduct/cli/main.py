@@ -4,7 +4,7 @@
   rest of transduct inside its function. A test checks that `transduct --help` loads neither.
 - Bad input is a `ValueError` or an `OSError` anywhere below, a package that is missing an `ImportError`: one line on stderr and
   exit code 2. Any other exception is a fault: one line and exit code 1. `--debug`, anywhere on the line, shows the traceback.
-- Ctrl-C is exit code 130, without a word. Where what is printed is no longer read, as by `head`, the end is as quiet.
+- Ctrl-C is exit code 130, without a word. Where what is printed is no longer read, as by `head`, the end is as quiet, with 1.
 - `--show-completion` and `--install-completion` complete commands, options and files in bash, zsh and fish.
 
 To add a command, write `def name(...)` in `cli/name.py`, register it below (the order there is the order in the help), and give
@@ -83,9 +83,6 @@ def run(arguments: Sequence[str]) -> int:
         code = app(args=[part for part in arguments if part != "--debug"], prog_name="transduct", standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes when it ends
-        return 128 + 13  # as of a program that SIGPIPE ends
     except USAGE_ERRORS as error:
         command = error.ctx.command_path if error.ctx is not None else "transduct"
         return _report(f"{error.format_message()} (see {command} --help)", 2)

@@ -43,7 +43,7 @@ def examine_folder(folder: str | Path, load: bool = True) -> Findings:
 
 def _examine(folder: Path, load: bool, findings: Findings) -> None:
     from transduct.decoding.engines import engine_of
-    from transduct.training.checkpoints import find_checkpoints
+    from transduct.training.checkpoints import list_checkpoints
 
     if engine_of(folder) is not None:
         _export(folder, load, findings)
@@ -51,7 +51,7 @@ def _examine(folder: Path, load: bool, findings: Findings) -> None:
         _model(folder, load, findings)
     elif (folder / ADAPTER).is_file():
         _adapter(folder, load, findings)
-    elif (folder / RECIPE).is_file() or (folder / "checkpoints").is_dir() or find_checkpoints(folder) != ([], {}):
+    elif (folder / RECIPE).is_file() or (folder / "checkpoints").is_dir() or list_checkpoints(folder):
         _run(folder, load, findings)
     else:
         _unfinished(folder, findings)
@@ -195,7 +195,11 @@ def _run(folder: Path, load: bool, findings: Findings) -> None:
 
 def _adapter(folder: Path, load: bool, findings: Findings) -> None:
     """What peft saved: low-rank weights and the name of the model that they belong to."""
+    from transduct.training.checkpoints import MANIFEST
+
     _unfinished(folder, findings)
+    if (folder / MANIFEST).is_file():
+        _checkpoint(folder, findings)
     with findings.problems_of(ADAPTER):
         values = read_json(folder / ADAPTER)
         base = values.get("base_model_name_or_path")

@@ -1,6 +1,10 @@
 """int8 matrices: how close they are to float32, that no row depends on another, and translate with them."""
 
 import copy
+import os
+import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -74,6 +78,27 @@ def test_sums_that_overflow_take_smaller_numbers(monkeypatch):
     monkeypatch.setattr(int8, "product", lambda codes, *rest: torch.full((len(codes), 64), 32767.0 * 32))
     assert input_levels() == 63
     input_levels.cache_clear()
+
+
+ON_AN_OLD_PROCESSOR = """
+import torch
+from transduct.decoding.int8 import Int8Linear, input_levels
+
+linear, states = torch.nn.Linear(512, 64), torch.ones(5, 512)
+with torch.no_grad():
+    linear.weight.fill_(0.1)  # the largest sums that there are
+    torch.testing.assert_close(Int8Linear(linear)(states), linear(states), rtol=1e-4, atol=1e-4)
+print(input_levels())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the limit is one of x86 processors")
+def test_no_sum_overflows_on_an_old_processor():
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}  # as if it had no VNNI
+    result = subprocess.run([sys.executable, "-c", ON_AN_OLD_PROCESSOR], env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stdout.split()[-1] == "63"
 
 
 @pytest.mark.parametrize("family", ["ours", "t5", "bart", "marian"])

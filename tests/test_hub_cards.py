@@ -12,7 +12,7 @@ from configs import tiny
 from transduct import describe
 from transduct.hub import Said, facts_of, write_card
 from transduct.hub.cards import cell, fenced, is_ours, license_in, table
-from transduct.hub.facts import Facts, Measurement, Result
+from transduct.hub.facts import Facts, Measurement, Result, described
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1"
 HISTORY = [
@@ -61,11 +61,24 @@ def test_what_is_not_known_is_not_said():
 
 def test_the_numbers_are_those_of_describe():
     card = write_card(facts(), "ann/my-model")
-    described = describe(tiny())
-    assert f"of {described.parameters:,} parameters" in card
-    for part, count in described.parameters_by_part.items():
+    counted = describe(tiny())
+    assert f"of {counted.parameters:,} parameters" in card
+    for part, count in counted.parameters_by_part.items():
         assert not count or f"| {count:,} |" in card, part
-    assert f"| {described.multiply_adds_per_target_token:,} |" in card
+    assert f"| {counted.multiply_adds_per_target_token:,} |" in card
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("TransductForConditionalGeneration", "2 of the encoder, 2 of the decoder"),
+        ("TransductEncoderModel", "2 of the encoder"),
+        ("TransductForCausalLM", "2 of the decoder"),
+    ],
+)
+def test_the_layers_are_those_of_the_class(name, layers):
+    card = write_card(facts(model_class=name, description=described(tiny(), name)), "ann/my-model")
+    assert f"| layers | {layers} |" in card
 
 
 def test_the_curve_is_short_and_ends_at_the_end():

@@ -25,6 +25,11 @@ EXCLUDED = {
     "transduct train examples/finetune-*": "trains for days; tests/test_finetune_recipes.py runs each recipe at toy size",
     "transduct export runs/finetune-*": "needs what was trained; tests/test_finetune_recipes.py exports it at toy size",
     "# on another machine*": "needs a place without this package; tests/test_hub.py loads folders in one",
+    "transduct push tiny my-name/tiny --license apache-2.0 --private": "needs the Hub; tests/test_hub_sharing.py has a stand-in",
+    "transduct push runs/g2p *": "needs the Hub and a run; tests/test_hub_sharing.py and tests/test_training_sharing.py",
+    "transduct push my-model *": "needs the Hub and data; tests/test_cli_push.py and tests/test_hub_facts.py",
+    "transduct evaluate my-model *": "needs data of one's own; tests/test_cli_evaluate.py",
+    "transduct demo *": "serves until it is stopped; tests/test_cli_demo.py starts one and stops it",
     "python3 -m venv *": "makes the environment in which this test runs; .ci/run does it",
     ".venv/bin/pip install *": "needs the network; .ci/run does it",
 }

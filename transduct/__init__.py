@@ -30,7 +30,7 @@ _NAMES = {
     "score": "decoding.score",
     "evaluate": "decoding.evaluate",
 }
-_SUBPACKAGES = ("convert", "decoding", "plot", "training")
+_SUBPACKAGES = ("convert", "decoding", "hub", "plot", "training")
 
 __all__ = ["__version__", "register", *_NAMES]
 

@@ -171,9 +171,10 @@ def _architecture(facts: Facts) -> str:
     heads = f"{config.num_heads} heads" + (f", {config.num_key_value_heads} of keys" if config.num_key_value_heads else "")
     feed_forward = f"{config.d_ff:,}, {config.activation}{', gated' if config.gated_ffn else ''}"
     vocabulary = f"{config.vocab_size:,}" + (f" and {config.decoder_vocab_size:,}" if config.decoder_vocab_size else "")
+    layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
     source = f"features of {config.feature_size} values" if config.encoder_input == "features" else "tokens"
     rows = [
-        ("layers", f"{config.encoder_layers} of the encoder, {config.decoder_layers} of the decoder"),
+        ("layers", ", ".join(f"{count} of the {part}" for part, count in layers.items() if described.parameters_by_part[part])),
         ("width", f"{config.d_model:,}, {heads}"),
         ("feed-forward", feed_forward),
         ("norms", f"{config.norm}, {config.norm_position}-norm"),

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 import torch
 
 from markup import ODD, parsed, svg, titles
@@ -17,7 +18,7 @@ def test_lines_join_the_tokens():
     for said, line in lines.items():
         above, below = said.split(":")[0].split(" → ")
         numbers = [float(number) for number in re.findall(r"[\d.]+", line.get("d"))]
-        assert (numbers[0], numbers[-2]) == (round(places[above], 1), round(places[below], 1))
+        assert (numbers[0], numbers[-2]) == pytest.approx((places[above], places[below]), abs=0.06)
     strong = {said for said, line in lines.items() if line.get("stroke") == "var(--best)"}
     assert strong == {"aaa → x: 0.700", "c → yyyyyy: 0.930"}
     assert float(lines["aaa → x: 0.700"].get("stroke-opacity")) > float(lines["b → x: 0.250"].get("stroke-opacity"))

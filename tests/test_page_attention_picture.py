@@ -11,11 +11,11 @@ def test_cells_are_the_weights():
     weights = torch.tensor([[0.5, 0.25, 0.25], [0.001, 0.998, 0.001]])
     root = parsed(attention_picture(weights, ["a", "b", "c"], ["x", "y"]))
     cells = titles(root)
-    assert {said: float(cell.get("fill-opacity")) for said, cell in cells.items()} == {
-        "x ← a: 0.500": 0.5,
+    assert {said: float(cell.get("fill-opacity")) ** 2 for said, cell in cells.items()} == {
+        "x ← a: 0.500": pytest.approx(0.5, abs=1e-3),
         "x ← b: 0.250": 0.25,
         "x ← c: 0.250": 0.25,
-        "y ← b: 0.998": 0.998,
+        "y ← b: 0.998": pytest.approx(0.998, abs=1e-3),
     }
     first, right, below = (cells[name] for name in ("x ← a: 0.500", "x ← b: 0.250", "y ← b: 0.998"))
     assert float(right.get("x")) - float(first.get("x")) == CELL

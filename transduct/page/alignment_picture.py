@@ -20,7 +20,8 @@ def alignment_picture(weights: torch.Tensor, source: Sequence[str], target: Sequ
     cells = weights[: len(below), : len(above)].tolist()
     width = max(_length(above), _length(below)) + 2 * GAP
     tops, bottoms = _middles(above, width), _middles(below, width)
-    weak, strong = [], []
+    weak: list[str] = []
+    strong: list[str] = []
     for row, own in enumerate(cells):
         strongest = max(range(len(own)), key=own.__getitem__)
         for column, weight in enumerate(own):
@@ -47,12 +48,12 @@ def _length(names: Sequence[str]) -> float:
 
 
 def _middles(names: Sequence[str], width: float) -> list[float]:
-    """The middle of each label, the row of them in the middle of the picture."""
-    place = (width - _length(names)) / 2
-    middles = []
+    """The middle of each label; the row of them fills the picture."""
+    more = (width - 2 * GAP - _length(names)) / len(names)
+    place, middles = float(GAP), []
     for name in names:
-        middles.append(place + _room(name) / 2)
-        place += _room(name)
+        middles.append(place + (_room(name) + more) / 2)
+        place += _room(name) + more
     return middles
 
 

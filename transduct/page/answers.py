@@ -72,7 +72,7 @@ class Demonstration:
         if len(text) > MOST_CHARACTERS:
             rule = "shorten it, or use `transduct translate`"
             raise ValueError(f"the text has more than the {MOST_CHARACTERS:,} characters that this page takes: {rule}")
-        check_text(text, 1)
+        check_text(text, "line 1")
         with self._free:
             return self._searched(text, settings)
 

@@ -15,7 +15,7 @@ LEAST = 0.004
 
 
 def attention_picture(weights: torch.Tensor, source: Sequence[str], target: Sequence[str]) -> str:
-    """An image of weights (T, S).
+    """An image of weights (T, S); a cell is as dark as the square root of its weight, so that weak ones are seen, too.
 
     Args:
         source, target: labels of the S and T tokens, any text.
@@ -48,7 +48,7 @@ def _column(name: str, x: float, top: float) -> str:
 
 def _cell(x: float, y: float, weight: float, said: str) -> str:
     size = dict(x=x + 0.5, y=y + 0.5, width=CELL - 1, height=CELL - 1)
-    return element("rect", title(said), fill="var(--map)", fill_opacity=round(weight, 3), **size)
+    return element("rect", title(said), fill="var(--map)", fill_opacity=round(weight**0.5, 3), **size)
 
 
 def left_out(source: int, target: int) -> str:

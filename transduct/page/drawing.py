@@ -23,6 +23,7 @@ STYLE = """
   --warn: #fca5a5; }
 .picture { overflow-x: auto; padding: .25rem 0; }
 .picture svg { display: block; max-width: none; }
+.latest { direction: rtl; } .latest svg { direction: ltr; margin-right: auto; }
 .picture text { font: 13px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; fill: var(--ink); }
 .picture text.small { font-size: 10.5px; fill: var(--faint); }
 .picture text.ended { fill: var(--ended); } .picture text.best { fill: var(--best); font-weight: 700; }
@@ -78,11 +79,11 @@ def width_of(text: str) -> float:
     return cells * CHARACTER
 
 
-def picture(width: float, height: float, content: Iterable[str], description: str) -> str:
-    """An image of so many pixels, which scrolls where there is no room for it."""
+def picture(width: float, height: float, content: Iterable[str], description: str, latest: bool = False) -> str:
+    """An image of so many pixels, which scrolls where there is no room for it; `latest`: from its right end."""
     size = dict(width=f"{width:.0f}", height=f"{height:.0f}", viewBox=f"0 0 {width:.0f} {height:.0f}")
     image = element("svg", *content, xmlns="http://www.w3.org/2000/svg", role="img", aria_label=description, **size)
-    return element("div", image, class_="picture")
+    return element("div", image, class_="picture latest" if latest else "picture")
 
 
 def small(text: str, x: float, y: float) -> str:

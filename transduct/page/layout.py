@@ -31,7 +31,6 @@ CSS = (
 #source textarea, #prefix textarea { unicode-bidi: plaintext; }
 #head h1 { font-size: 1.25rem; margin: 0; } #head p { margin: 0; color: var(--faint); overflow-wrap: anywhere; }
 footer { display: none !important; }
-.gradio-container { max-width: 1080px !important; margin: 0 auto !important; }
 """
 )
 

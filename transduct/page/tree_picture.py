@@ -33,7 +33,7 @@ def tree_picture(tree: SearchTree, last: int, chosen: Sequence[int], ranks: Mapp
             colour = _colour(tree, step, place, chosen, survivors[step])
             content.append(_edge(plan, step, place, node, colour))
             nodes.append(_box(plan, step, place, node, colour, ranks.get((step, place))))
-    drawn = picture(plan.width, plan.height, [*content, *nodes], f"beam tree up to step {last + 1}")
+    drawn = picture(plan.width, plan.height, [*content, *nodes], f"beam tree up to step {last + 1}", latest=True)
     return drawn + (note(f"Steps {plan.first + 1} to {last + 1} are drawn.") if plan.first else "")
 
 

@@ -104,6 +104,28 @@ def test_what_cannot_be_copied(make):
 
 
 @pytest.mark.parametrize("make", COPIES)
+def test_a_copy_is_not_trained(make):
+    model = model_of()
+    copied = make(model)
+    inputs = dict(input_ids=words(2, 5), decoder_input_ids=words(2, 4, seed=1))
+    with pytest.raises(ValueError, match=r"matrix has no gradients: call the copy inside torch\.no_grad\(\)"):
+        copied(**inputs)
+    with torch.no_grad():
+        wanted = copied(**inputs).logits
+    with torch.inference_mode():
+        assert torch.equal(copied(**inputs).logits, wanted)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("make", COPIES)
+def test_a_copy_can_be_copied(make):
+    copied = make(model_of())
+    inputs = dict(input_ids=words(2, 5), decoder_input_ids=words(2, 4, seed=1))
+    with torch.no_grad():
+        assert torch.equal(copy.deepcopy(copied)(**inputs).logits, copied(**inputs).logits)
+
+
+@pytest.mark.parametrize("make", COPIES)
 def test_a_copy_is_not_saved(make, tmp_path):
     with pytest.raises(ValueError, match="save the model that it was made of"):
         make(model_of()).save_pretrained(tmp_path)

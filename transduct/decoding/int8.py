@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from transduct.decoding.linears import CopiedLinear, check_cpu, with_linears
+from transduct.decoding.linears import CopiedLinear, with_linears
 
 SMALLEST = 256 * 256
 """Weights of a matrix for which it pays to round its inputs."""
@@ -27,6 +27,8 @@ TINIEST = 1e-30
 class Int8Linear(CopiedLinear):
     """`x W^T + b` with W and x rounded to 8 bits."""
 
+    what = "an int8 matrix"
+
     def __init__(self, linear: nn.Linear):
         super().__init__(linear)
         weight = linear.weight.detach()  # (V, D)
@@ -37,8 +39,7 @@ class Int8Linear(CopiedLinear):
         self.levels = input_levels()
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not input.is_cpu:
-            check_cpu("an int8 matrix", input.device)
+        self.check_input(input)
         rows = input.flatten(0, -2)  # (tokens, D)
         step = rows.abs().amax(1, keepdim=True) / self.levels + TINIEST  # (tokens, 1)
         middle = self.levels + 1

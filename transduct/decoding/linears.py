@@ -19,10 +19,20 @@ class CopiedLinear(nn.Module):
         linear: whose product it computes.
     """
 
+    what = ""
+    """The name of the form, for messages."""
+
     def __init__(self, linear: nn.Linear):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.bias = linear.bias
+        self.bias = None if linear.bias is None else linear.bias.detach()
+
+    def check_input(self, input: torch.Tensor) -> None:
+        """Raises ValueError for an input that is not on a CPU, and for one that wants gradients."""
+        if not input.is_cpu:
+            check_cpu(self.what, input.device)
+        if input.requires_grad and torch.is_grad_enabled():
+            raise ValueError(f"{self.what} has no gradients: call the copy inside torch.no_grad(), and train the model itself")
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from transduct.decoding.linears import CopiedLinear, check_cpu, with_linears
+from transduct.decoding.linears import CopiedLinear, with_linears
 from transduct.layers import SMALL_MATRIX
 
 ROWS = 32
@@ -21,14 +21,15 @@ ROWS = 32
 class PackedLinear(CopiedLinear):
     """`x W^T + b` with a blocked W."""
 
+    what = "a packed matrix"
+
     def __init__(self, linear: nn.Linear):
         super().__init__(linear)
         self.weight = torch.empty_like(linear.weight, device="meta")  # tells type and sizes alone
         self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().contiguous(), ROWS)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not input.is_cpu:
-            check_cpu("a packed matrix", input.device)
+        self.check_input(input)
         return torch.ops.mkldnn._linear_pointwise(input, self.packed, self.bias, "none", [], "")  # (..., V)
 
 

@@ -116,7 +116,7 @@ def test_a_static_cache_keeps_its_rows():
     ("options", "message"),
     [
         ({"beam_groups": 3}, "num_beams=4 must be a multiple of beam_groups=3"),
-        ({"beam_groups": 0}, "num_beams=4 must be a multiple of beam_groups=0"),
+        ({"beam_groups": 0}, "beam_groups=0 must be a whole number of at least 1"),
         ({"beam_groups": 2, "diversity_penalty": -1.0}, "diversity_penalty=-1.0 must not be negative"),
         ({"diversity_penalty": 0.5}, "diversity_penalty=0.5 acts between groups: set beam_groups to 2 or more"),
         ({"beam_groups": 2, "coverage_penalty": 0.1}, "coverage_penalty and beam_groups=2 exclude each other"),

@@ -48,6 +48,17 @@ def test_what_is_said_comes_before_the_generation_config():
         decoder_start(model)
 
 
+def test_what_is_no_model_and_no_tokenizer_is_named():
+    model, tokenizer = tiny_translation()
+    for call in (lambda *pair: translate(*pair, ["a"]), lambda *pair: score(*pair, ["a"], ["b"])):
+        with pytest.raises(ValueError, match="model is a NoneType, which is no encoder-decoder"):
+            call(None, tokenizer)
+        with pytest.raises(ValueError, match="tokenizer is a NoneType, which is none"):
+            call(model, None)
+        with pytest.raises(ValueError, match=r"tokenizer is a Transduct\w+, which is none"):
+            call(model, model)
+
+
 @pytest.mark.parametrize("family", ["transduct", "t5"])
 @pytest.mark.parametrize("token", [999, -5, [2, 3], "x", True, 2.0])
 @pytest.mark.parametrize("name", ["decoder_start_token_id", "forced_bos_token_id"])

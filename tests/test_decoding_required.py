@@ -61,6 +61,8 @@ def test_texts_with_what_they_require():
         (None, ["p"], "target_prefixes has 1 entries, but there are more texts"),
         ([[], [], []], None, "phrases has more entries than there are texts"),
         (["x", "y"], None, "line 1: phrases must be a list of texts"),
+        ([None, []], None, "line 1: phrases must be a list of texts"),
+        ([[5], []], None, "line 1: phrase 5 must be a text"),
         (None, ["p", None], "line 2: phrases must be a list of texts, and the prefix a text"),
     ],
 )
@@ -77,6 +79,8 @@ def test_numbers_and_forms_that_do_not_fit_are_refused(phrases, prefixes, messag
         (["hat", ""], "must be a text, or several texts"),
         ([7], "must be a text, or several texts"),
         ("§", "line 4: phrase '§' has characters that the vocabulary does not have"),
+        ("a</s>", "line 4: phrase 'a</s>' holds the special token </s>, which no output shows"),
+        (["a", "<pad>"], r"line 4: phrase \['a', '<pad>'\] holds the special token <pad>"),
         ("a\0b", "a phrase of line 4 holds a NUL character"),
         ("a\ud800", "a phrase of line 4 is no valid Unicode"),
     ],
@@ -90,6 +94,7 @@ def test_phrases_that_cannot_be_written_are_refused(phrase, message):
     ("prefix", "message"),
     [
         ("the §", "line 4: the prefix 'the §' has characters that the vocabulary does not have"),
+        ("a</s>b", "line 4: the prefix 'a</s>b' holds the special token </s>, which no output shows"),
         ("a\0b", "the prefix of line 4 holds a NUL character"),
         ("a\ud800", "the prefix of line 4 is no valid Unicode"),
     ],

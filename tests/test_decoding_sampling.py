@@ -160,6 +160,7 @@ def test_a_static_cache_keeps_its_rows():
     [
         ({"num_beams": 2}, "sample needs do_sample=True and num_beams=1, not True and 2"),
         ({"do_sample": False}, "sample needs do_sample=True and num_beams=1, not False and 1"),
+        ({"seeds": [1, 2.5, 3]}, "seeds[1]=2.5 must be a whole number"),
         ({"seeds": [1, 2]}, "seeds holds 2 numbers, but there are 3 sources"),
         ({"output_scores": True, "return_dict_in_generate": True}, "output_scores=True cannot be had with sample"),
         ({"min_length_by_source": (2, 0), "max_length_by_source": (1, 0)}, "source 0 of the batch may have at most 5 tokens"),

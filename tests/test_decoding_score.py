@@ -131,6 +131,7 @@ def test_no_more_than_a_window_is_read(ours):
         (["ab"], [[-1]], {}, "the target of line 1 must be a text, or ids"),
         (["ab"], [[1.5]], {}, "the target of line 1 must be a text, or ids"),
         (["ab"], ["a"], {"length_normalization": "hf", "length_penalty": float("nan")}, "length_penalty=nan must be a number"),
+        (["ab"], ["a</s>b"], {}, "the target of line 1 holds the end token </s>, behind which nothing is written"),
         (["ab"], [()], {}, "the target of line 1 has no tokens"),
         (["ab", "abcdef"], ["a", "a"], {"max_source_length": 4}, "the source of line 2 has 7 tokens, more than the 4 that fit"),
         (["ab"], ["a"], {"length_normalization": "wu"}, "length_normalization='wu' must be one of"),

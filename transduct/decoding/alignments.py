@@ -15,6 +15,7 @@ import torch
 from transduct.decoding.cross_attention import attention_weights, mean_attention
 from transduct.decoding.forcing import forced
 from transduct.training.alignments import words_of_tokens
+from transduct.training.checks import check_count, check_type
 
 Alignment = tuple[tuple[int, int], ...]
 """Pairs (source, target) of words or tokens, counted from 0, in rising order."""
@@ -37,6 +38,9 @@ class AlignmentOptions:
     def __post_init__(self):
         if self.unit not in (None, "words", "tokens"):
             raise ValueError(f"alignments={self.unit!r} must be 'words' or 'tokens'")
+        if self.layer is not None:
+            check_count(self.layer, "alignment_layer")
+        check_type(self.heads, list[int] | None, "alignment_heads")
 
 
 def attended(

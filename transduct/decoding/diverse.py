@@ -16,7 +16,7 @@ import torch
 from transduct.decoding.beam import NEVER, BeamOptions, BeamSearch, Hypotheses
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
-from transduct.training.checks import check_number
+from transduct.training.checks import check_count, check_number
 
 
 class DiverseBeamSearch(BeamSearch):
@@ -27,7 +27,8 @@ class DiverseBeamSearch(BeamSearch):
     """
 
     def __init__(self, rows: Rows, processors: RowProcessors, criteria: Any, options: BeamOptions, groups: int, penalty: float):
-        if groups < 1 or options.beams % groups:
+        check_count(groups, "beam_groups", 1)
+        if options.beams % groups:
             raise ValueError(f"num_beams={options.beams} must be a multiple of beam_groups={groups}")
         check_number(penalty, "diversity_penalty")
         if penalty < 0:

@@ -166,6 +166,8 @@ def greedy_with_drafts(
 
 def _check(model: Any, draft_model: Any, processors: RowProcessors, config: Any, tokens: int, ngram: int) -> None:
     for name, each in (("the model", model), ("draft_model", draft_model)):
+        if each is not None and not hasattr(each, "generate"):
+            raise ValueError(f"{name} is a {type(each).__name__}, which is no model: load it first")
         if each is not None and not (each.config.model_type == "transduct" and each.config.is_encoder_decoder):
             raise ValueError(f"{name} is a {type(each).__name__}: greedy_with_drafts needs encoder-decoders of transduct")
     if names := processors.with_memory():

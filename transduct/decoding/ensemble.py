@@ -79,6 +79,8 @@ def make_rows(
     Raises:
         ValueError: for models that cannot vote together.
     """
+    if not isinstance(ensemble, Sequence) or isinstance(ensemble, str):
+        raise ValueError(f"ensemble is a {type(ensemble).__name__}: pass a list of models, beside the first one")
     if mean not in ("probability", "log"):
         raise ValueError(f"ensemble_mean={mean!r} must be 'probability' or 'log'")
     if mean != "probability" and not ensemble:
@@ -121,6 +123,8 @@ def _check_member(model: Any, other: Any) -> None:
     Raises:
         ValueError: naming what differs.
     """
+    if not hasattr(other, "generate"):
+        raise ValueError(f"ensemble holds a {type(other).__name__}, which is no model: load it first")
     if not other.config.is_encoder_decoder:
         raise ValueError(f"ensemble holds a {type(other).__name__}, which is no encoder-decoder")
     for what, get in (

@@ -8,10 +8,16 @@ NAMES = ("decoder_start_token_id", "forced_bos_token_id")
 
 def check_model(model: Any) -> None:
     """Raises ValueError for a model that does not turn texts into texts."""
-    if not getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False) or not hasattr(model, "generate"):
         raise ValueError(f"model is a {type(model).__name__}, which is no encoder-decoder that generates text")
     if model.main_input_name != "input_ids":
         raise ValueError(f"model reads {model.main_input_name}, not text")
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Raises ValueError for what is no tokenizer."""
+    if not callable(tokenizer) or not hasattr(tokenizer, "batch_decode"):
+        raise ValueError(f"tokenizer is a {type(tokenizer).__name__}, which is none: load the model's own with AutoTokenizer")
 
 
 # ---- how targets begin ------------------------------------------------------------------------------------------------

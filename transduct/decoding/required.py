@@ -40,8 +40,11 @@ def required_of(
         for name, value in (("phrases", own), ("target_prefixes", prefix)):
             if value is missing:
                 raise ValueError(f"{name} has {number - 1} entries, but there are more texts: each needs one, which may be empty")
-        if isinstance(own, str) or not isinstance(prefix, str):
+        if not isinstance(own, Sequence) or isinstance(own, str) or not isinstance(prefix, str):
             raise ValueError(f"line {number}: phrases must be a list of texts, and the prefix a text, not {own!r} and {prefix!r}")
+        for phrase in own:
+            if not isinstance(phrase, Sequence):
+                raise ValueError(f"line {number}: phrase {phrase!r} must be a text, or several texts, of more than white space")
         yield text, Required(tuple(phrase if isinstance(phrase, str) else tuple(phrase) for phrase in own), prefix)
     for name, rest in (("phrases", of_phrases), ("target_prefixes", of_prefixes)):
         if next(rest, missing) is not missing:
@@ -52,7 +55,7 @@ def phrase_ids(tokenizer: Any, phrase: str | Sequence[str], number: int) -> list
     """The forms of a phrase, shortest first; `number` is that of its line, for messages.
 
     Raises:
-        ValueError: for a phrase without text, or with characters that the vocabulary does not have.
+        ValueError: for a phrase without text, or that no output can show.
     """
     found: list[list[int]] = []
     for text in [phrase] if isinstance(phrase, str) else phrase:
@@ -64,13 +67,21 @@ def phrase_ids(tokenizer: Any, phrase: str | Sequence[str], number: int) -> list
             found.append(ids)
             if len(ids) > 1 and not tokenizer.decode(ids[:1]).strip():
                 found.append(ids[1:])
-    if any(tokenizer.unk_token_id in ids for ids in found if tokenizer.unk_token_id is not None):
-        raise ValueError(f"line {number}: phrase {phrase!r} has characters that the vocabulary does not have")
+    for ids in found:
+        _check_ids(tokenizer, ids, f"line {number}: phrase {phrase!r}")
     forms: list[list[int]] = []
     for ids in sorted(found, key=len):
         if not any(_ends_with(ids, form) for form in forms):  # else met as soon as the shorter one is
             forms.append(ids)
     return forms
+
+
+def _check_ids(tokenizer: Any, ids: Sequence[int], name: str) -> None:
+    """Raises ValueError for tokens that no output shows as the text that they were made of."""
+    if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
+        raise ValueError(f"{name} has characters that the vocabulary does not have")
+    if hidden := set(tokenizer.all_special_ids).intersection(ids):
+        raise ValueError(f"{name} holds the special token {tokenizer.convert_ids_to_tokens(min(hidden))}, which no output shows")
 
 
 def _ends_with(ids: list[int], form: list[int]) -> bool:
@@ -84,12 +95,12 @@ def prefix_ids(tokenizer: Any, prefix: str, first: int | None, number: int) -> l
         first: the token that generation forces at the beginning, None: none; number: that of the line, for messages.
 
     Raises:
-        ValueError: for a prefix that is no text, or has characters that the vocabulary does not have.
+        ValueError: for a prefix that is no text, or that no output can show.
     """
     if not prefix:
         return []
     check_text(prefix, f"the prefix of line {number}")
-    ids = target_ids(tokenizer, prefix, first)
-    if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
-        raise ValueError(f"line {number}: the prefix {prefix!r} has characters that the vocabulary does not have")
+    own = tokenizer(text_target=prefix, add_special_tokens=False, verbose=False)["input_ids"]
+    _check_ids(tokenizer, own, f"line {number}: the prefix {prefix!r}")
+    ids = target_ids(tokenizer, prefix, first, f"the prefix of line {number}")
     return ids[:-1] if ids[-1] == tokenizer.eos_token_id else ids

@@ -20,6 +20,7 @@ from transduct.decoding.ensemble import Mean, make_rows
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
 from transduct.decoding.search import FORBIDDEN, SearchOutput, check_options, end_tokens, length_limits, padding
+from transduct.training.checks import check_count
 
 
 def sample(
@@ -78,6 +79,8 @@ class Draws:
     def __init__(self, seeds: Sequence[int] | None, sources: int, candidates: int, device: torch.device):
         if seeds is not None and len(seeds) != sources:
             raise ValueError(f"seeds holds {len(seeds)} numbers, but there are {sources} sources; it needs one each")
+        for number, seed in enumerate(seeds or ()):
+            check_count(seed, f"seeds[{number}]")
         self.candidates = candidates
         self.generators = None if seeds is None else [torch.Generator(device).manual_seed(seed) for seed in seeds]
 

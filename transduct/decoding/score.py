@@ -11,7 +11,7 @@ from typing import Any
 
 from transduct.decoding.forcing import forced, padded
 from transduct.decoding.languages import direction
-from transduct.decoding.models import check_model, first_tokens, source_limit, target_limit, target_vocabulary
+from transduct.decoding.models import check_model, check_tokenizer, first_tokens, source_limit, target_limit, target_vocabulary
 from transduct.decoding.normalization import Normalization, Scoring
 from transduct.decoding.progress import progress_bar
 from transduct.decoding.sharing import Processes
@@ -69,6 +69,7 @@ class Scorer:
 
     def __init__(self, model: Any, tokenizer: Any, options: ScoringOptions):
         check_model(model)
+        check_tokenizer(tokenizer)
         self.model, self.tokenizer, self.options = model, tokenizer, options
         self.direction = direction(model, tokenizer, options.src_lang, options.tgt_lang, options.task, options.prefix)
         self.start, self.first = first_tokens(model, self.direction.generation)
@@ -109,7 +110,8 @@ class Scorer:
             return [], []
         with self.direction.applied(self.tokenizer):
             sources = self.tokenizer([self.direction.prefix + source for source, _ in pairs], verbose=False)["input_ids"]
-            targets = [self._target(target) for _, target in pairs]
+            named = zip(pairs, numbers, strict=True)
+            targets = [self._target(target, f"the target of line {number}") for (_, target), number in named]
         for ids, number in zip(zip(sources, targets, strict=True), numbers, strict=True):
             for side, own, limit in zip(("source", "target"), ids, self.limits, strict=True):
                 if limit is not None and len(own) > limit:
@@ -118,9 +120,9 @@ class Scorer:
                     raise ValueError(f"the {side} of line {number} has no tokens")
         return sources, targets
 
-    def _target(self, target: Target) -> list[int]:
+    def _target(self, target: Target, name: str) -> list[int]:
         """The ids that a search would generate for a target."""
-        return target_ids(self.tokenizer, target, self.first) if isinstance(target, str) else list(map(int, target))
+        return target_ids(self.tokenizer, target, self.first, name) if isinstance(target, str) else list(map(int, target))
 
     def _score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[ScoredTarget]:
         ids, mask = padded(sources, self.tokenizer.pad_token_id, self.tokenizer.padding_side)

@@ -24,7 +24,7 @@ from transduct.decoding.alignments import (
 )
 from transduct.decoding.forcing import padded
 from transduct.decoding.languages import direction
-from transduct.decoding.models import check_model, first_tokens, source_limit, target_limit
+from transduct.decoding.models import check_model, check_tokenizer, first_tokens, source_limit, target_limit
 from transduct.decoding.normalization import Normalization, Scoring
 from transduct.decoding.placing import Spread, place
 from transduct.decoding.required import NOTHING, Required, phrase_ids, prefix_ids
@@ -123,6 +123,9 @@ class Translator:
 
     def __init__(self, model: Any, tokenizer: Any, options: TranslationOptions):
         check_model(model)
+        check_tokenizer(tokenizer)
+        if options.prefix is not None:
+            check_text(options.prefix, "prefix")
         self.model, self.tokenizer, self.options = model, tokenizer, options
         self.direction = direction(model, tokenizer, options.src_lang, options.tgt_lang, options.task, options.prefix)
         self.settings = self._settings()

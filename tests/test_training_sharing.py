@@ -1,6 +1,7 @@
 """What a training puts on the Hub: code, a card of facts, no token. Whole trainings that share are in test_hub_loading.py."""
 
 import copy
+import inspect
 import io
 import pickle
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from transformers import Seq2SeqTrainingArguments, T5Config, T5ForConditionalGeneration
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, T5Config, T5ForConditionalGeneration
 
 from hub_clients import client_in_this_process
 from hub_server import Account, Blob, Hub, serving
@@ -16,7 +17,7 @@ from test_training_run import start
 from tiny_training import tiny_trainer
 from transduct.hub import Said
 from transduct.hub.cards import is_ours, license_in
-from transduct.training.sharing import Secret, facts_of_trainer, given_arguments, hide_token, update_card
+from transduct.training.sharing import Secret, SharingTrainer, facts_of_trainer, given_arguments, hide_token, update_card
 
 TOKEN = "hf_" + "w" * 30
 
@@ -35,6 +36,13 @@ def hub(tmp_path, monkeypatch):
 
 def files(hub: Hub, name: str) -> dict[str, bytes]:
     return {path: blob.content for path, blob in hub.repositories[name].files().items()}
+
+
+def test_methods_take_what_those_of_transformers_take():
+    own = {name: value for name, value in vars(SharingTrainer).items() if inspect.isfunction(value)}
+    assert set(own) == {"init_hf_repo", "create_model_card", "_push_from_checkpoint"}
+    for name, method in own.items():
+        assert list(inspect.signature(method).parameters) == list(inspect.signature(getattr(Seq2SeqTrainer, name)).parameters)
 
 
 # ---- the token ----------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import EntryNotFoundError, RevisionNotFoundError
-from transformers import TrainingArguments
+from transformers import Seq2SeqTrainer, TrainingArguments
 
 from transduct.files import write_whole
 from transduct.pretrained import ship_code
@@ -51,6 +51,49 @@ def hide_token(args: TrainingArguments) -> None:
     """From now on, the token of the Hub is not written where the arguments are."""
     if args.hub_token is not None:
         vars(args)["hub_token"] = Secret(args.hub_token)
+
+
+class SharingTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer`, which see for its arguments, with what is told above."""
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """The inherited method; from then on the token is in no file that is uploaded."""
+        hide_token(self.args)
+        super().init_hf_repo(token, private)
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+    ) -> None:
+        """A card of what is known of the model, unless a person wrote the one that is there.
+
+        Args:
+            language, license, tasks: as the Hub writes them. The others are of the inherited form alone, which is written where
+                one of them is given, for several tasks, and for models of other packages.
+        """
+        only_there = dict(tags=tags, finetuned_from=finetuned_from, dataset_tags=dataset_tags, dataset=dataset)
+        several = isinstance(tasks, list) or dataset_args is not None or any(only_there.values())
+        if several or not is_own(self.accelerator.unwrap_model(self.model)):
+            super().create_model_card(
+                language, license, tags, model_name, finetuned_from, tasks, dataset_tags, dataset, dataset_args
+            )
+        elif self.is_world_process_zero():
+            from transduct.hub import Said
+
+            languages = [language] if isinstance(language, str) else language or ()
+            update_card(self, Said(license, languages, tasks if isinstance(tasks, str) else None))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        add_code(self)
+        super()._push_from_checkpoint(checkpoint_folder)
 
 
 def share_finished(trainer: Any, output: Path) -> str:

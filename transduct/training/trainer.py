@@ -1,14 +1,14 @@
 """`TransductTrainer`: transformers' `Seq2SeqTrainer` with token-budget batches, the papers' schedules and an exact evaluation.
 
-It works with plain `Seq2SeqTrainingArguments` too: then batches and schedule are the inherited ones. What it does on the Hub is
-told in `sharing.py`. The model needs none of this; an unmodified `Seq2SeqTrainer` trains it as well.
+It overrides three methods and works with plain `Seq2SeqTrainingArguments` too: then batches and schedule are the inherited
+ones. What it does on the Hub is that of its base, in `sharing.py`. The model needs none of this; an unmodified `Seq2SeqTrainer`
+trains it as well.
 """
 
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from transduct.training.arguments import TransductTrainingArguments
@@ -20,12 +20,12 @@ from transduct.training.loading import budgeted_loader, draw_apart, seed_workers
 from transduct.training.moving_average import average_in_use
 from transduct.training.processes import keep_tied_weights_together
 from transduct.training.schedules import BudgetedLR, schedule_function
-from transduct.training.sharing import add_code, hide_token, is_own, update_card
+from transduct.training.sharing import SharingTrainer
 from transduct.training.throughput import TokenCounter
 from transduct.training.weight_options import add_callbacks, choose_optimizer
 
 
-class TransductTrainer(Seq2SeqTrainer):
+class TransductTrainer(SharingTrainer):
     """`Seq2SeqTrainer`, which see for its arguments; `TransductTrainingArguments` adds the options that are acted on here."""
 
     lr_scheduler: Any
@@ -92,34 +92,6 @@ class TransductTrainer(Seq2SeqTrainer):
         with ExactEvaluation(self, dataloader.dataset, stream) as exact, average_in_use(self):
             output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         return exact.corrected(output, metric_key_prefix)
-
-    # ---- the Hub --------------------------------------------------------------------------------------------------
-    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """The inherited method; from then on the token is in no file that is uploaded."""
-        hide_token(self.args)
-        super().init_hf_repo(token, private)
-
-    def create_model_card(
-        self, language: str | None = None, license: str | None = None, tasks: str | None = None, **others: Any
-    ) -> None:
-        """A card of what is known of the model, unless a person wrote the one that is there.
-
-        Args:
-            language: a code or a list of them; license, tasks: as the Hub writes them; one task.
-            others: of the inherited method, whose form is written if any of them is given, and for models of other packages.
-        """
-        others = {name: value for name, value in others.items() if value is not None and name != "model_name"}
-        if others or not is_own(self.accelerator.unwrap_model(self.model)):
-            super().create_model_card(language=language, license=license, tasks=tasks, **others)
-        elif self.is_world_process_zero():
-            from transduct.hub import Said
-
-            languages = [language] if isinstance(language, str) else language or ()
-            update_card(self, Said(license, languages, tasks))
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        add_code(self)
-        super()._push_from_checkpoint(checkpoint_folder)
 
 
 def refuse_ignored_loss(label_smoothing_factor: float, config: Any) -> None:

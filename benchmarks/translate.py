@@ -34,8 +34,10 @@ from transduct.convert import to_transformers
 from transduct.decoding import int8_copy
 from transduct.decoding.commands import load
 from transduct.decoding.engines import load_engine
+from transduct.decoding.int8 import SMALLEST
 from transduct.decoding.packed import packed_copy
 from transduct.decoding.windows import length_batches
+from transduct.layers import SMALL_MATRIX
 from transduct.training.metrics import bleu, chrf
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -114,13 +116,19 @@ def directly(translator: Any, tokenizer: Any, lines: Sequence[str], beams: int) 
     return found
 
 
+def copies(model: Any, quick: bool) -> dict[str, Any]:
+    """The model with other matrices, as far as its largest is large enough; of a tiny one all."""
+    makers = {"packed": (packed_copy, SMALL_MATRIX), "int8": (int8_copy, SMALLEST)}
+    largest = model.lm_head.weight.numel()
+    return {name: make(model, 1 if quick else None) for name, (make, least) in makers.items() if quick or largest >= least}
+
+
 def sides(model: Any, tokenizer: Any, lines: Sequence[str], folder: Path, options: argparse.Namespace) -> dict[str, Side]:
     """What is timed, by name; transformers first."""
     model.generation_config.max_new_tokens, model.generation_config.length_penalty = MOST_TOKENS, 1.0
     theirs = to_transformers(model, "marian").eval()
     theirs.generation_config = copy.deepcopy(model.generation_config)
-    smallest = 1 if options.quick else None
-    models = {"transduct": model, "packed": packed_copy(model, smallest), "int8": int8_copy(model, smallest)}
+    models = {"transduct": model} | copies(model, options.quick)
     beams = options.beams
     found: dict[str, Side] = {"transformers": lambda: the_usual_way(theirs, tokenizer, lines, options.batch, beams)}
     folders = {} if options.without_engines else engines(model, tokenizer, folder)

@@ -234,6 +234,8 @@ def test_refusals(model, data, tmp_path, capsys):
         ([model, data, "--baseline", out], "out.txt has 1 outputs, but there are 4 examples"),
         ([data, "--hypotheses", out, "--predictions", "x"], "--predictions would be the --hypotheses again"),
         ([data, "--hypotheses", out, "--engine", "onnx"], "--engine onnx: with --hypotheses nothing is searched"),
+        ([model, data, "--predictions", data], f"--predictions {data} is {data}, which is read: name another file"),
+        ([model, data, "--baseline", out, "--predictions", out], f"--predictions {out} is {out}, which is read"),
         ([model, data, "--resume"], "--resume belongs to --predictions"),
         ([data, "--hypotheses", out, "--beams", "2"], "num_beams: with --hypotheses nothing is searched"),
         ([model, data, "--source-field", "en"], "no key 'en'"),

@@ -120,7 +120,7 @@ def test_an_output_that_was_changed_meanwhile_is_not_gone_on_with(tmp_path):
 
 def test_only_files_are_replaced(tmp_path):
     (tmp_path / "folder").mkdir()
-    for name in (tmp_path / "folder", Path("/dev/null")):
+    for name in (tmp_path / "folder", Path("/dev/null"), Path("")):
         with pytest.raises(ValueError, match="is no file that could be replaced"):
             OutputFile(name, SETTINGS, False)
     with pytest.raises(FileNotFoundError):

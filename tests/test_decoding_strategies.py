@@ -150,6 +150,8 @@ def test_ensembles_and_groups(both):
         ({"num_beams": 4, "do_sample": True}, "num_beams=4 has no use with samples and drafts"),
         ({"num_beams": 2, "drafts": True}, "num_beams=2 has no use with samples and drafts"),
         ({"do_sample": True, "drafts": True}, "drafts are for greedy search"),
+        ({"seed": 3}, "seed=3 belongs to do_sample and minimum_bayes_risk"),
+        ({"do_sample": True, "coverage_penalty": 0.1, "beam_groups": 2}, "beam_groups, coverage_penalty: needs beam search"),
         ({"num_samples": 4}, "num_samples=4 belongs to minimum_bayes_risk"),
         ({"minimum_bayes_risk": "chrf", "num_samples": 0}, "num_samples=0 must be at least 1"),
         ({"minimum_bayes_risk": "chrf", "num_samples": 2, "num_return_sequences": 3}, "must not exceed num_samples=2"),

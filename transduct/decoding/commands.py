@@ -78,7 +78,7 @@ class LinesCommand:
         """
         if resume and output is None:
             raise ValueError("--resume belongs to --output: standard output cannot be gone on with")
-        _check_output(output, [name for name in self.inputs(source) if name is not None])
+        check_output("--output", output, [name for name in self.inputs(source) if name is not None])
         processes = Processes()
         if resume and processes.from_main(lambda: OutputFile.is_whole(Path(str(output)))):
             if processes.is_main:
@@ -285,13 +285,13 @@ class ScoreCommand(LinesCommand):
             print(f"perplexity {value:.4f} of the {self.tokens} tokens that this run has scored", file=sys.stderr)
 
 
-def _check_output(output: str | None, inputs: Sequence[str]) -> None:
-    """Raises ValueError for an output that would take the place of what is read."""
+def check_output(option: str, output: str | None, inputs: Sequence[str]) -> None:
+    """Raises ValueError for an output, named by an option, that would take the place of what is read."""
     if output is None or not Path(output).exists():
         return
     for name in inputs:
         if Path(name).exists() and Path(name).samefile(output):
-            raise ValueError(f"--output {output} is {name}, which is read: name another file")
+            raise ValueError(f"{option} {output} is {name}, which is read: name another file")
 
 
 def in_step(names: Sequence[str], files: Sequence[Iterator[str]]) -> Iterator[Any]:

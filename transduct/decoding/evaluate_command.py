@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from transduct.decoding.commands import DTYPES, engine_for, load_for
+from transduct.decoding.commands import DTYPES, check_output, engine_for, load_for
 from transduct.decoding.engines import Engine
 from transduct.decoding.evaluate import Predict, Written, predict, read_outputs, report, translating
 from transduct.decoding.measuring import RESAMPLES, named_metrics
@@ -75,6 +75,8 @@ def run(options: EvaluationOptions) -> dict[str, Any] | None:
 
 
 def _check(options: EvaluationOptions) -> None:
+    beside = [name for name in (options.hypotheses, options.baseline) if name is not None]
+    check_output("--predictions", options.predictions, [*options.names, *beside])
     if options.dtype not in DTYPES:
         raise ValueError(f"--dtype {options.dtype!r} must be one of {', '.join(DTYPES)}")
     if options.resume and options.predictions is None:

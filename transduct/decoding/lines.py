@@ -65,9 +65,9 @@ class OutputFile:
 
     def __init__(self, path: Path, settings: dict[str, Any], resume: bool):
         self.path = path
-        self.part, self.journal = _beside(path)
-        if path.exists() and not path.is_file():
+        if not path.name or (path.exists() and not path.is_file()):
             raise ValueError(f"{path} is no file that could be replaced: name another output, or write to standard output")
+        self.part, self.journal = _beside(path)
         self.done = 0
         self.digest: str | None = None
         size = 0

@@ -11,6 +11,8 @@ from transduct.decoding.prefixes import ForcedPrefixes
 from transduct.decoding.sampling import sample
 from transduct.decoding.search import beam_search
 
+OF_BEAMS = frozenset({"beam_groups", "coverage_layer", "coverage_penalty", "diversity_penalty", "ordered_phrases"})
+"""Options of beam search that no other search has."""
 SAMPLES = 32
 """Drawn for minimum Bayes risk where nobody says how many."""
 
@@ -42,6 +44,8 @@ class Strategy:
             raise ValueError(f"num_samples={self.num_samples} belongs to minimum_bayes_risk; see num_return_sequences")
         if self.num_samples is not None and self.num_samples < 1:
             raise ValueError(f"num_samples={self.num_samples} must be at least 1")
+        if self.seed and not self.samples:
+            raise ValueError(f"seed={self.seed} belongs to do_sample and minimum_bayes_risk: nothing else is drawn")
         if self.samples and self.has_drafts:
             raise ValueError("drafts are for greedy search: leave out do_sample and minimum_bayes_risk")
 

@@ -30,7 +30,7 @@ from transduct.decoding.placing import Spread, place
 from transduct.decoding.required import NOTHING, Required, phrase_ids, prefix_ids
 from transduct.decoding.search import check_ratio
 from transduct.decoding.sentences import Piece, fitted, sentences
-from transduct.decoding.strategies import Strategy
+from transduct.decoding.strategies import OF_BEAMS, Strategy
 from transduct.decoding.texts import check_text
 from transduct.decoding.windows import length_batches
 from transduct.training.checks import check_count
@@ -143,6 +143,8 @@ class Translator:
             raise ValueError(
                 f"{', '.join(refused)} cannot be had where texts are translated: leave it out, or call model.generate"
             )
+        if (unused := sorted(OF_BEAMS.intersection(options.generation))) and not options.strategy.has_beams:
+            raise ValueError(f"{', '.join(unused)}: needs beam search, so leave out do_sample, minimum_bayes_risk and drafts")
         if not options.strategy.has_beams and (options.num_beams or 1) > 1:
             raise ValueError(f"num_beams={options.num_beams} has no use with samples and drafts: leave it out")
         penalty = options.length_penalty

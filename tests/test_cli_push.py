@@ -48,6 +48,15 @@ def test_a_rehearsal_sends_nothing(folder, capsys):
     assert "model.safetensors" in told["files"]
 
 
+def test_an_evaluation_is_told_in_the_card(folder, tmp_path, capsys):
+    found = {"examples": 3003, "metrics": {"BLEU": {"metric": "bleu", "score": 27.25, "signature": "nrefs:1|tok:13a"}}}
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    assert run(["push", str(folder), "ann/model", "--dry-run", "--evaluation", f"newstest 2014={tmp_path / 'found.json'}"]) == 0
+    printed = capsys.readouterr().out
+    assert "On newstest 2014, 3,003 examples:" in printed
+    assert "| BLEU | 27.2500 | `nrefs:1\\|tok:13a` |" in printed
+
+
 def test_without_the_network(folder, capsys):
     assert run(["push", str(folder), "ann/model"]) == 2
     assert capsys.readouterr().err == "transduct: HF_HUB_OFFLINE is set, so that nothing can be shared: unset it\n"

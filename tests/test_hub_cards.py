@@ -128,6 +128,19 @@ def test_languages_of_a_recipe(recipe, tag, languages):
     assert (data.pipeline_tag, data.language) == (tag, languages)
 
 
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"license": "Apache 2.0"}, "license='Apache 2.0' must be the Hub's own word"),
+        ({"task": "Translation"}, "task='Translation' must be the Hub's own word"),
+        ({"languages": ["en", "English"]}, "language='English' must be a code of ISO 639"),
+    ],
+)
+def test_words_that_the_hub_does_not_take(said, message):
+    with pytest.raises(ValueError, match=message):
+        Said(**said)
+
+
 def test_a_card_is_known_as_ours_until_somebody_changes_it():
     card = write_card(facts(), "ann/my-model", Said("mit"))
     assert is_ours(card)

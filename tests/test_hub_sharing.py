@@ -60,6 +60,7 @@ def fails(capsys, *arguments) -> str:
 
 # ---- what goes there ----------------------------------------------------------------------------------------------------------
 def test_a_model_goes_there_whole_in_one_commit(online, hub, folder):
+    (folder / "Büß & <b> $(x) 'y'.txt").write_text("a name like any other")
     shared = push(folder, "ann/model")
     there = files(hub)
     for path in folder.rglob("*"):
@@ -126,7 +127,9 @@ def test_a_card_of_a_person_in_the_folder_is_shared_as_it_is(online, hub, folder
     assert any("a person wrote" in note for note in share.notes)
     push(folder, "ann/model")
     assert card_there(hub) == "# My model\n"
-    push(folder, "ann/model", overwrite_card=True)
+    with pytest.raises(ValueError, match="what you say for the card would not be in it"):
+        push(folder, "ann/model", said=Said(license="mit"))
+    push(folder, "ann/model", overwrite_card=True, said=Said(license="mit"))
     assert is_ours(card_there(hub))
     assert (folder / "README.md").read_text() == "# My model\n"
 
@@ -136,10 +139,10 @@ def test_a_card_that_a_person_changed_on_the_hub_stays(online, hub, folder):
     changed = card_there(hub).replace("## Use", "## How to use it")
     hub.repositories["ann/model"].commit("main", files(hub) | {"README.md": Blob(changed.encode())})
     (folder / "LICENSE").write_text("terms")
-    shared = push(folder, "ann/model")
+    shared = push(folder, "ann/model", said=Said(license="mit"))
     assert card_there(hub) == changed
     assert "LICENSE" in files(hub)
-    assert any("README.md stays as it is there" in note for note in shared.notes)
+    assert any("README.md stays as it is there" in note and "what you said" in note for note in shared.notes)
     assert push(folder, "ann/model", overwrite_card=True).notes == []
     assert is_ours(card_there(hub))
 

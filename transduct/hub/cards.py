@@ -22,6 +22,7 @@ from transduct.training.metrics import without_timings
 from transduct.training.report import logged_points, number
 
 MARK = "<!-- Written by transduct from the facts of this checkpoint; remove this line if you edit the card. {} -->"
+LANGUAGE = r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual"
 ROWS = 12
 """Of the table of the training at most."""
 TASKS = {
@@ -35,7 +36,11 @@ PART_NAMES = {"cross_attention": "cross-attention", "output": "output projection
 
 @dataclass(frozen=True)
 class Said:
-    """What only a person can say of a model."""
+    """What only a person can say of a model.
+
+    Raises:
+        ValueError: for words that the Hub's metadata cannot take.
+    """
 
     license: str | None = None
     """As the Hub writes it, such as apache-2.0."""
@@ -43,6 +48,19 @@ class Said:
     """ISO 639 codes; without them, those of the recipe."""
     task: str | None = None
     """As the Hub calls it, such as translation or summarization."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("license", self.license), ("task", self.task)):
+            if value is not None and not re.fullmatch(r"[a-z0-9]+([.+-][a-z0-9]+)*", value):
+                example = "apache-2.0, or other" if name == "license" else "translation"
+                raise ValueError(f"{name}={value!r} must be the Hub's own word for it, in small letters, such as {example}")
+        for code in self.languages:
+            if not re.fullmatch(LANGUAGE, code):
+                raise ValueError(f"language={code!r} must be a code of ISO 639 in small letters, such as en")
+
+    def __bool__(self) -> bool:
+        """Whether anything was said."""
+        return bool(self.license or self.languages or self.task)
 
 
 def write_card(facts: Facts, repository: str, said: Said | None = None) -> str:
@@ -118,8 +136,8 @@ def task_of(facts: Facts, said: Said) -> str | None:
 
 def _languages(facts: Facts, said: Said) -> list[str]:
     """Codes as the Hub wants them: ISO 639, alone."""
-    codes = said.languages or [code for code in facts.languages if code is not None]
-    return list(dict.fromkeys(code for code in codes if re.fullmatch(r"[a-z]{2,3}", code)))
+    codes = said.languages or [code for code in facts.languages if code is not None and re.fullmatch(LANGUAGE, code)]
+    return list(dict.fromkeys(codes))
 
 
 # ---- text ---------------------------------------------------------------------------------------------------------------------

@@ -108,6 +108,11 @@ def prepare(folder: str | Path, repository: str, options: Options, token: str | 
     notes = list(inside.notes)
     if by_hand and not options.overwrite_card:
         assert old is not None
+        if options.said or options.evaluations:
+            rule = (
+                "what you say for the card would not be in it. Write it there yourself, or let --overwrite-card replace the card"
+            )
+            raise ValueError(f"{str(written)!r} is a person's: {rule}")
         card = old
         notes.append(f"{CARD} is the one in the folder, which a person wrote")
     else:
@@ -194,10 +199,11 @@ def _agreed_card(api: HfApi, share: Share, head: Any) -> tuple[str | None, list[
     """The card to commit, None for that which is there, and what to say about it."""
     if CARD not in _names(head) or share.options.overwrite_card or not share.card_is_ours:
         return share.card, []
+    options = share.options
     there = Path(api.hf_hub_download(share.repository, CARD, revision=head.sha)).read_text(encoding="utf-8")
     if not is_ours(there):
-        return None, [f"{CARD} stays as it is there, since a person wrote it: --overwrite-card replaces it"]
-    options = share.options
+        lost = ", and what you said for the card is not in it" if options.said or options.evaluations else ""
+        return None, [f"{CARD} stays as it is there, since a person wrote it{lost}: --overwrite-card replaces it"]
     said = _completed(options.said, there)
     return write_card(facts_of(share.folder, options.evaluations), share.repository, said), []
 

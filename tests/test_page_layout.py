@@ -93,18 +93,19 @@ class Visitor:
         """Search, and wait until what is shown belongs to it."""
         before = self.markup("#attention")
         self.type(text)
-        self.tab.click("#run button" if self.tab.query_selector("#run button") else "#run")
+        self.tab.click("#run")
         self.changed("#attention", before)
 
     def markup(self, place: str) -> str:
-        found = self.tab.query_selector(place)
-        return found.inner_html() if found else ""
+        """The picture or table that stands there, without what gradio puts around it."""
+        found = self.tab.query_selector(f"{place} .picture, {place} table")
+        return found.evaluate("element => element.outerHTML") if found else ""
 
     def changed(self, place: str, before: str) -> str:
         """What stands there once it is something else."""
         self.tab.wait_for_function(
-            "([place, before]) => { const found = document.querySelector(place); "
-            "return found && found.innerHTML !== before && found.querySelector('svg, table'); }",
+            "([place, before]) => { const found = document.querySelector(`${place} .picture, ${place} table`); "
+            "return found && found.outerHTML !== before; }",
             arg=[place, before],
         )
         return self.markup(place)
@@ -138,6 +139,7 @@ def visitor(browser, server):
 def test_a_visitor_types_and_clicks_and_the_pictures_change(visitor, server):
     page = server[1]
     assert visitor.tab.title() == f"transduct: {NAME}"
+    assert visitor.tab.inner_text("#head h1") == NAME
     assert not visitor.tab.is_visible("#table")
     visitor.run("cab")
     first = visitor.markup("#attention")
@@ -147,7 +149,8 @@ def test_a_visitor_types_and_clicks_and_the_pictures_change(visitor, server):
     assert visitor.labels("#attention")[:6] == ["h", "e", "l", "l", "o", "</s>"]
 
     answer = page.answer("hello", page.offer.defaults)  # what is shown is what the model says
-    assert [row[1].strip() for row in visitor.table()] == [each.text.strip() for each in answer.hypotheses]
+    texts = [each.text.strip().replace("\u202e", "U+202E") for each in answer.hypotheses]
+    assert [row[1].strip() for row in visitor.table()] == texts
     assert [row[2] for row in visitor.table()] == [f"{each.score:.4f}" for each in answer.hypotheses]
 
     before = visitor.markup("#attention")

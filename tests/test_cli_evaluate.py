@@ -186,7 +186,11 @@ def test_a_run_that_was_stopped_goes_on(model, data, tmp_path, capsys, monkeypat
     assert "num_beams=2, now it is 3" in fails(capsys, model, data, *options, out, "--resume", "--beams", 3)
     assert printed(capsys, model, data, *options, out, "--resume") == expected
     assert asked == [1, 2, 3, 3, 4]
-    assert printed(capsys, model, data, *options, out, "--resume") == expected  # it is whole: nothing to do
+    capsys.readouterr()
+    assert run(["evaluate", *map(str, [model, data, *options, out, "--resume"])]) == 0  # it is whole: nothing to do
+    told = capsys.readouterr()
+    assert told.out == expected
+    assert f"{out} is whole already: what it holds is measured" in told.err
     assert asked == [1, 2, 3, 3, 4]
     assert out.read_bytes() == want.read_bytes()
     data.write_text("\n".join(reversed(data.read_text().splitlines())))

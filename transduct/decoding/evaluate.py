@@ -5,6 +5,7 @@ on, and they can be measured again by other metrics, or serve as the baseline of
 """
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
@@ -162,6 +163,7 @@ def _begun(written: Written, examples: Sequence[Example], stack: ExitStack) -> t
     if written.resume and OutputFile.is_whole(written.path):
         with written.path.open("rb") as whole:
             rows = list(read_lines(whole, str(written.path)))
+        print(f"{written.path} is whole already: what it holds is measured, whoever wrote it", file=sys.stderr)
     else:
         file = OutputFile(written.path, dict(written.settings), written.resume)
         stack.callback(file.close)

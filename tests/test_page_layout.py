@@ -195,6 +195,10 @@ def test_a_visitor_walks_through_the_search(visitor, server):
 
 
 def test_a_visitor_draws_samples(visitor):
+    for changed, value, follows in (("#beams", "2", "#hypotheses"), ("#hypotheses", "4", "#beams")):
+        visitor.tab.fill(f"{changed} input[type=number]", value)  # a beam search finds no more outputs than it has beams
+        visitor.tab.press(f"{changed} input[type=number]", "Enter")
+        visitor.tab.wait_for_function(f"document.querySelector('{follows} input[type=number]').value === '{value}'")
     visitor.run("cab")
     assert not visitor.tab.is_visible("#temperature")
     visitor.tab.get_by_label("sampling").check()

@@ -160,7 +160,9 @@ class Layout:
         self.step.input(self._walk, **walk, trigger_mode="always_last", **hidden)
         for button, way in ((self.back, -1), (self.forth, 1)):
             button.click(self._walker(way), walk["inputs"], [self.step, *walk["outputs"]], **hidden)
-        search, kind = self.inputs["search"], self.inputs["normalization"]
+        search, kind, beams, outputs = (self.inputs[name] for name in ("search", "normalization", "beams", "hypotheses"))
+        beams.input(self._no_more, [outputs, beams, search], outputs, **hidden)
+        outputs.input(self._no_less, [outputs, beams, search], beams, **hidden)
         search.change(self._kinds, search, [self.of_beams, self.of_samples], **hidden)
         kind.input(self._penalty, kind, self.inputs["length_penalty"], **hidden)
 
@@ -192,6 +194,14 @@ class Layout:
             return there, *views.walk(self.page, answer, there, rank - 1)
 
         return walker
+
+    def _no_more(self, outputs: int, beams: int, search: str) -> int:
+        """Outputs that a search with so many beams has."""
+        return min(outputs, beams) if search == SEARCHES[0] else outputs
+
+    def _no_less(self, outputs: int, beams: int, search: str) -> int:
+        """Beams that so many outputs need."""
+        return max(outputs, beams) if search == SEARCHES[0] else beams
 
     def _kinds(self, search: str) -> tuple[Any, Any]:
         samples = search != SEARCHES[0]

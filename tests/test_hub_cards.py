@@ -114,6 +114,18 @@ def test_an_imported_model():
     assert "README.original.md; its terms go on to hold" in card
 
 
+def test_what_an_import_has_noted():
+    config = tiny(origin={"family": "t5", "class": "T5ForConditionalGeneration", "config": {}})
+    noted = {"source": "google-t5/t5-small", "commit": "df1b051c", "checked": ["logits: they differ by 1e-06 at most"]}
+    card = write_card(facts(config=config, imported=noted), "ann/my-model")
+    assert ModelCard(card).data.base_model == "google-t5/t5-small"
+    assert "(T5ForConditionalGeneration), `google-t5/t5-small` at df1b051c." in card
+    assert "- logits: they differ by 1e-06 at most" in card
+    local = write_card(facts(config=config, imported=noted | {"commit": None, "checked": None}), "ann/my-model")
+    assert ModelCard(local).data.base_model is None
+    assert "## Import" not in local
+
+
 @pytest.mark.parametrize(
     ("recipe", "tag", "languages"),
     [

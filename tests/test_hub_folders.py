@@ -1,5 +1,6 @@
 """What of a folder is shared, and which folders are not."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -54,6 +55,19 @@ def test_code_of_an_older_version_stays(folder):
     assert not any("code" in note for note in found.notes)
 
 
+def test_the_record_of_an_import_is_shared_without_folders(folder):
+    record = {"source": "/home/someone/t5", "commit": None, "checked": ["logits: they differ by 0.0e+00 at most"]}
+    (folder / "import.json").write_text(json.dumps(record))
+    shared = {file.path: file.source for file in contents(folder).files}["import.json"]
+    assert json.loads(shared) == record | {"source": "t5"}
+    assert json.loads((folder / "import.json").read_text()) == record
+
+
+def test_a_text_that_names_a_folder_of_ones_own_is_told(folder):
+    (folder / "notes.txt").write_text(f"made of {Path.home() / 'data'}")
+    assert contents(folder).notes == ["notes.txt names a folder of yours: look at it, for others will see it"]
+
+
 def cut(folder: Path, name: str) -> None:
     path = folder / name
     path.write_bytes(path.read_bytes()[:-100])
@@ -69,6 +83,7 @@ def cut(folder: Path, name: str) -> None:
         (lambda folder: cut(folder, "tokenizer.json"), "tokenizer"),
         (lambda folder: (folder / "weights.part").write_bytes(b""), "half-written"),
         (lambda folder: (folder / "notes.txt").write_text("my key is hf_" + "x" * 30), "notes.txt' holds a token"),
+        (lambda folder: (folder / "README.md").write_text("my key is hf_" + "x" * 30), "README.md' holds a token"),
     ],
 )  # fmt: skip
 def test_folders_that_are_no_whole_model(spoil, message, folder):

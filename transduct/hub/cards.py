@@ -76,6 +76,7 @@ def write_card(facts: Facts, repository: str, said: Said | None = None) -> str:
         _summary(facts, said),
         "## Use\n\n" + _use(facts, repository),
         _section("Results", _results(facts.results)),
+        _section("Import", _comparison(facts)),
         _section("Architecture", _architecture(facts)),
         _section("Data", _data(facts)),
         _section("Training", _training(facts)),
@@ -118,6 +119,7 @@ def _metadata(facts: Facts, repository: str, said: Said) -> ModelCardData:
         for one in result.measurements
     ]
     return ModelCardData(
+        base_model=base_model(facts),
         language=_languages(facts, said) or None,
         license=said.license,
         library_name="transformers",
@@ -132,6 +134,11 @@ def task_of(facts: Facts, said: Said) -> str | None:
     """The Hub's name of what the model does, where that is known."""
     between_languages = facts.model_class == SEQ2SEQ and None not in facts.languages
     return said.task or TASKS.get(facts.model_class) or ("translation" if between_languages else None)
+
+
+def base_model(facts: Facts) -> str | None:
+    """The model of the Hub that the weights were imported from."""
+    return facts.imported.get("source") if facts.imported.get("commit") else None
 
 
 def _languages(facts: Facts, said: Said) -> list[str]:
@@ -152,7 +159,10 @@ def _summary(facts: Facts, said: Said) -> str:
     start = facts.section("model").get("from_pretrained")
     sentences = [f"{kind} of {facts.description.parameters:,} parameters."]
     if origin:
-        sentences.append(f"Its weights were imported from a checkpoint of {origin.get('family')} ({origin.get('class')}).")
+        source = "" if base_model(facts) is None else f", `{base_model(facts)}` at {facts.imported['commit']}"
+        sentences.append(
+            f"Its weights were imported from a checkpoint of {origin.get('family')} ({origin.get('class')}){source}."
+        )
     if start:
         sentences.append(f"It was trained further from `{start}`.")
     if all(facts.languages):
@@ -182,6 +192,13 @@ def _results(results: Sequence[Result]) -> str:
         head = f"On {cell(result.data)}, {result.examples:,} examples:"
         tables.append(f"{head}\n\n{table(('metric', 'value', 'signature'), rows)}")
     return "\n\n".join(tables)
+
+
+def _comparison(facts: Facts) -> str:
+    """What an import has compared with the original."""
+    checked = facts.imported.get("checked") or []
+    lines = "\n".join(f"- {cell(str(line))}" for line in checked)
+    return f"Compared with the original when it was imported:\n\n{lines}" if checked else ""
 
 
 def _architecture(facts: Facts) -> str:

@@ -17,7 +17,7 @@ from transduct.hub.private import without_secrets
 from transduct.presets import config_from_folder, model_without_weights
 from transduct.training.checkpoints import STATE, list_checkpoints
 
-RECIPE, METRICS = "recipe.yaml", "metrics.json"
+RECIPE, METRICS, RECORD = "recipe.yaml", "metrics.json", "import.json"
 SEQ2SEQ = "TransductForConditionalGeneration"
 _NOT_FOR_OTHERS = ("hub_model_id", "hub_private_repo", "hub_strategy", "push_to_hub", "run_name", "logging_dir")
 """Keys of a recipe's section `training` that say where results go, and nothing of what they are."""
@@ -62,6 +62,8 @@ class Facts:
     history: Sequence[Mapping[str, Any]] = ()
     """What the trainer logged."""
     results: Sequence[Result] = ()
+    imported: Mapping[str, Any] = field(default_factory=dict)
+    """What `transduct import` has noted: source, commit of the Hub, and what was compared."""
     has_original_card: bool = False
 
     def section(self, name: str) -> Mapping[str, Any]:
@@ -108,6 +110,7 @@ def facts_of(folder: Path, evaluations: Mapping[str, str | Path] | None = None) 
         recipe=recipe,
         history=_history(folder if run is None else run / "checkpoints"),
         results=given or ([] if run is None else _results(run / METRICS, recipe)),
+        imported=without_secrets(_json(folder / RECORD)),
         has_original_card=(folder / "README.original.md").is_file(),
     )
 

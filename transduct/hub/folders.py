@@ -1,5 +1,7 @@
 """What of a folder belongs on the Hub: the model, its tokenizer, its code and its documents; nothing of a training, no pickle."""
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +10,8 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from transduct.configuration import AUTO_MAP
 from transduct.convert.checkpoint import SAFETENSORS, TORCH, read_json
-from transduct.hub.facts import RECIPE
-from transduct.hub.private import holds_token
+from transduct.hub.facts import RECIPE, RECORD
+from transduct.hub.private import holds_token, without_secrets
 from transduct.pretrained import code_files
 
 CARD, INDEX = "README.md", f"{SAFETENSORS}.index.json"
@@ -80,15 +82,21 @@ def contents(folder: Path, token: str | None = None) -> Contents:
     files, left_out, notes = [], {}, []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if not path.is_file() or name == CARD:
+        if not path.is_file():
             continue
         reason = _stays(name, path, folder)
         if reason is not None:
             left_out[name] = reason
             continue
-        if path.suffix in TEXTS and path.stat().st_size <= LARGEST_TEXT and holds_token(_text(path), token):
-            raise ValueError(f"{str(path)!r} holds a token of the Hub or of another service: take it out before you share it")
-        files.append(File(name, path))
+        if path.suffix in TEXTS and path.stat().st_size <= LARGEST_TEXT:
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if holds_token(text, token):
+                raise ValueError(f"{str(path)!r} holds a token of the Hub or of another service: take it out before you share it")
+            if name != RECORD and f"{Path.home()}{os.sep}" in text:
+                notes.append(f"{name} names a folder of yours: look at it, for others will see it")
+        if name == CARD:
+            continue
+        files.append(File(name, _public_record(path) if name == RECORD else path))
     if not _has_its_code(folder):
         code = {Path(file).name: Path(file) for file in code_files()}
         files = [*(file for file in files if file.path not in code), *(File(name, path) for name, path in sorted(code.items()))]
@@ -105,6 +113,11 @@ def _has_its_code(folder: Path) -> bool:
         return all(path.is_file() for path in roots) and bool([get_relative_import_files(path) for path in roots])
     except FileNotFoundError:
         return False
+
+
+def _public_record(path: Path) -> bytes:
+    """Where an imported model came from, without the folders of this computer."""
+    return (json.dumps(without_secrets(read_json(path)), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _stays(name: str, path: Path, folder: Path) -> str | None:
@@ -127,7 +140,3 @@ def weights_of(folder: Path) -> set[str]:
         return {SAFETENSORS}
     index = folder / INDEX
     return {INDEX, *read_json(index)["weight_map"].values()} if index.is_file() else set()
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from transformers import AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
 
 from configs import build, tiny
+from tiny_tokenizers import write_tokenizer
 from tiny_translation import theirs, tiny_translation
 from transduct import TransductForConditionalGeneration, score, translate
 from transduct.decoding.attention_maps import attention_map
@@ -135,3 +137,27 @@ def test_closing_stops_the_search():
     assert time.monotonic() - begin < 30
     with pytest.raises(ValueError, match="being closed"):
         page.answer("a", BEAMS)
+
+
+def test_languages_that_a_visitor_chooses(tmp_path):
+    """Of a multilingual checkpoint: the output begins as the target language says, and so does what is drawn."""
+    tokenizer = AutoTokenizer.from_pretrained(write_tokenizer("nllb", tmp_path))
+    sizes = dict(d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2)
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    config = M2M100Config(
+        vocab_size=len(tokenizer),
+        decoder_start_token_id=tokenizer.eos_token_id,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        **sizes,
+        **ids,
+    )
+    model = M2M100ForConditionalGeneration(config).eval()
+    page = Demonstration(model, tokenizer)
+    for code in ("deu_Latn", "ron_Latn"):
+        answer = page.answer("The field is valid", Settings(beams=2, hypotheses=2, tokens=6, tgt_lang=code, src_lang="eng_Latn"))
+        first = tokenizer.convert_tokens_to_ids(code)
+        assert {each.token_ids[0] for each in answer.hypotheses} == {first}
+        assert answer.tree.steps[0].running[0].label == code
+        seen = page.look(answer, 1)
+        assert (seen.source[0], seen.target[0]) == ("eng_Latn", code)

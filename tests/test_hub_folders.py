@@ -63,6 +63,14 @@ def test_the_record_of_an_import_is_shared_without_folders(folder):
     assert json.loads((folder / "import.json").read_text()) == record
 
 
+def test_a_token_of_any_form_is_found(folder):
+    (folder / "notes.txt").write_text("my key is not-of-a-known-form")
+    contents(folder)
+    with pytest.raises(ValueError, match=r"notes\.txt' holds a token") as caught:
+        contents(folder, "not-of-a-known-form")
+    assert "known-form" not in str(caught.value)
+
+
 def test_a_text_that_names_a_folder_of_ones_own_is_told(folder):
     (folder / "notes.txt").write_text(f"made of {Path.home() / 'data'}")
     assert contents(folder).notes == ["notes.txt names a folder of yours: look at it, for others will see it"]

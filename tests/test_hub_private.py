@@ -62,5 +62,7 @@ def test_values_of_a_recipe():
 
 def test_tokens_are_found():
     assert holds_token(f"x {TOKEN}")
-    assert holds_token("something else", "else")
+    assert holds_token("something-elsewhere", "elsewhere-or") is False
+    assert holds_token("x elsewhere-or-not", "elsewhere-or-not")
+    assert not holds_token("a word", "word")
     assert not holds_token("hf_hub_download is a function", None)

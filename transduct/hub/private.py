@@ -9,6 +9,8 @@ SECRET_KEYS = re.compile(r"(?i)(hub|api|access|auth).?token|password|secret|api.
 TOKENS = re.compile(r"\b(?:hf|api_org|gh[pousr])_[A-Za-z0-9]{16,}")
 """Of the Hub, and of the place that code usually comes from."""
 HIDDEN = "..."
+SHORTEST = 12
+"""Characters of a token."""
 
 _USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
 _PATHS = re.compile(r"(?<![\w.:/\\~-])(?:~[\w.-]*|[A-Za-z]:)?[/\\](?:[^\s/\\'\",;:()<>|]+[/\\])+([^\s/\\'\",;:()<>|]*)")
@@ -35,5 +37,5 @@ def public_text(text: str) -> str:
 
 
 def holds_token(text: str, token: str | None = None) -> bool:
-    """Whether a text holds this token, or one of which the form is known."""
-    return bool((token and token in text) or TOKENS.search(text))
+    """Whether a text holds this token, unless that is so short that it may be a word, or one of which the form is known."""
+    return bool((token and len(token) >= SHORTEST and token in text) or TOKENS.search(text))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RevisionNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
@@ -27,6 +27,7 @@ WEIGHTS = re.compile(rf"model\.safetensors|model-\d+-of-\d+\.safetensors|{re.esc
 """Files that an earlier model may have left in the repository, and that would be read in place of the new ones."""
 REQUEST_ERROR: Any = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
 """What the client raises when a connection fails, from whichever library this version of huggingface_hub takes it."""
+AGAIN = "Push again later: what has been uploaded is not sent twice"
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def prepare(folder: str | Path, repository: str, options: Options, token: str | 
     """
     _check_names(repository, options.revision, token)
     path = model_folder(folder)
-    inside = contents(path, token)
+    inside = contents(path, token or get_token())
     written = path / CARD
     old = written.read_text(encoding="utf-8") if written.is_file() else None
     by_hand = old is not None and not is_ours(old)
@@ -247,6 +248,3 @@ def _refusal(error: HfHubHTTPError, repository: str) -> Exception:
 def _unreachable(error: Exception) -> ConnectionError:
     reason = " ".join(str(error).split()) or type(error).__name__
     return ConnectionError(f"the connection to {constants.ENDPOINT} failed: {reason}. {AGAIN}")
-
-
-AGAIN = "Push again later: what has been uploaded is not sent twice"

@@ -55,7 +55,7 @@ types: setup
 	$(BIN)/mypy
 
 docs: setup
-	$(BIN)/mkdocs build --strict
+	$(OFFLINE) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(ONE_THREAD) $(OFFLINE) $(BIN)/python benchmarks/$$name.py; done

@@ -29,6 +29,7 @@ EXCLUDED = {
     "transduct push runs/g2p *": "needs the Hub and a run; tests/test_hub_sharing.py and tests/test_training_sharing.py",
     "transduct push my-model *": "needs the Hub and data; tests/test_cli_push.py and tests/test_hub_facts.py",
     "transduct evaluate my-model *": "needs data of one's own; tests/test_cli_evaluate.py",
+    "transduct doctor runs/*": "needs a run; tests/test_cli_doctor.py looks at some",
     "transduct demo *": "serves until it is stopped; tests/test_cli_demo.py starts one and stops it",
     "python3 -m venv *": "makes the environment in which this test runs; .ci/run does it",
     ".venv/bin/pip install *": "needs the network; .ci/run does it",

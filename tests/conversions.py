@@ -21,8 +21,10 @@ from transformers.models.mt5.modeling_mt5 import MT5LayerNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 from transformers.models.umt5.modeling_umt5 import UMT5LayerNorm
 
+from transduct.configuration import TransductConfig
 from transduct.convert import from_transformers, to_transformers
-from transduct.convert.models import export_plan
+from transduct.convert.checkpoint import Checkpoint
+from transduct.convert.models import export_plan, import_plan
 from transduct.convert.verifying import verify
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -83,6 +85,15 @@ def pair(case: Case, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedMode
     """Their model and ours with the same weights, in evaluation mode."""
     theirs = build(case).to(dtype)
     return theirs, from_transformers(theirs, verify=False)
+
+
+def imported(
+    theirs: PreTrainedModel, state: dict[str, torch.Tensor], **values: Any
+) -> tuple[TransductConfig, dict[str, torch.Tensor]]:
+    """Our config and tensors for a checkpoint with this state, and a config that says this as well."""
+    checkpoint = Checkpoint.of_state_dict(state, "checkpoint")
+    plan = import_plan(theirs.config.to_dict() | values, type(theirs).__name__, checkpoint, "checkpoint")
+    return plan.config, dict(plan.to_ours(checkpoint))
 
 
 def ordinary_ids(config: PreTrainedConfig) -> torch.Tensor:

@@ -29,7 +29,7 @@ from transformers import (
 
 import transduct
 from configs import sharpen
-from conversions import Case, ConversionTests, GenerationTests, LeftPaddingTests, build, pair, source
+from conversions import Case, ConversionTests, GenerationTests, LeftPaddingTests, build, imported, pair, source
 from transduct.convert import from_transformers, to_transformers
 from transduct.convert.checkpoint import Checkpoint
 from transduct.convert.models import export_plan, import_plan
@@ -94,13 +94,6 @@ class TestGenerating(GenerationTests, LeftPaddingTests, ConversionTests):
 @pytest.mark.parametrize("case", OTHERS, ids=str)
 class TestOthers(LeftPaddingTests, ConversionTests):
     pass
-
-
-def imported(theirs: PreTrainedModel, state: dict[str, torch.Tensor], **values: Any):
-    """Our config and tensors for a checkpoint with this state and a config that says this as well."""
-    checkpoint = Checkpoint.of_state_dict(state, "checkpoint")
-    plan = import_plan(theirs.config.to_dict() | values, type(theirs).__name__, checkpoint, "checkpoint")
-    return plan.config, dict(plan.to_ours(checkpoint))
 
 
 @pytest.mark.parametrize("name", ["bart", "mbart", "plbart"])

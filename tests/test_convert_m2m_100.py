@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import M2M100Config, M2M100ForConditionalGeneration, M2M100Model, PreTrainedModel
+from transformers import M2M100Config, M2M100ForConditionalGeneration, M2M100Model
 
 import transduct
 from configs import sharpen
-from conversions import Case, ConversionTests, GenerationTests, LeftPaddingTests, build, pair, source
+from conversions import Case, ConversionTests, GenerationTests, LeftPaddingTests, build, imported, pair, source
 from transduct.convert import from_transformers, to_transformers
-from transduct.convert.checkpoint import Checkpoint
-from transduct.convert.models import export_plan, import_plan
+from transduct.convert.models import export_plan
 
 SIZES = {
     "vocab_size": 40, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
@@ -42,12 +41,6 @@ class TestGenerating(GenerationTests, LeftPaddingTests, ConversionTests):
 @pytest.mark.parametrize("case", [case("model", M2M100Model)], ids=str)
 class TestModel(LeftPaddingTests, ConversionTests):
     pass
-
-
-def imported(theirs: PreTrainedModel, state: dict[str, torch.Tensor], **values: Any):
-    checkpoint = Checkpoint.of_state_dict(state, "checkpoint")
-    plan = import_plan(theirs.config.to_dict() | values, type(theirs).__name__, checkpoint, "checkpoint")
-    return plan.config, dict(plan.to_ours(checkpoint))
 
 
 def test_languages_on_both_sides():

@@ -9,11 +9,10 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 
 import transduct
 from configs import sharpen
-from conversions import Case, ConversionTests, GenerationTests, LeftPaddingTests, build, pair, source
+from conversions import Case, ConversionTests, GenerationTests, LeftPaddingTests, build, imported, pair, source
 from transduct.convert import from_transformers, to_transformers
-from transduct.convert.checkpoint import Checkpoint
 from transduct.convert.marian import sinusoids
-from transduct.convert.models import export_plan, import_plan
+from transduct.convert.models import export_plan
 from transduct.positions import sinusoid_table
 
 PAD = 39
@@ -67,12 +66,6 @@ class TestGenerating(GenerationTests, LeftPaddingTests, ConversionTests):
 @pytest.mark.parametrize("case", MODELS, ids=str)
 class TestModels(LeftPaddingTests, ConversionTests):
     pass
-
-
-def imported(theirs: PreTrainedModel, state: dict[str, torch.Tensor], **values: Any):
-    checkpoint = Checkpoint.of_state_dict(state, "checkpoint")
-    plan = import_plan(theirs.config.to_dict() | values, type(theirs).__name__, checkpoint, "checkpoint")
-    return plan.config, dict(plan.to_ours(checkpoint))
 
 
 def test_padding_is_never_written():

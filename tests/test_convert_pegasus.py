@@ -8,10 +8,8 @@ from transformers import PegasusConfig, PegasusForConditionalGeneration, Pegasus
 
 import transduct
 from configs import sharpen
-from conversions import Case, ConversionTests, GenerationTests, LeftPaddingTests, pair
+from conversions import Case, ConversionTests, GenerationTests, LeftPaddingTests, imported, pair
 from transduct.convert import from_transformers, to_transformers
-from transduct.convert.checkpoint import Checkpoint
-from transduct.convert.models import import_plan
 
 SIZES = {
     "vocab_size": 40, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
@@ -44,12 +42,6 @@ class TestGenerating(GenerationTests, LeftPaddingTests, ConversionTests):
 @pytest.mark.parametrize("case", [case("model", PegasusModel)], ids=str)
 class TestModel(LeftPaddingTests, ConversionTests):
     pass
-
-
-def imported(theirs: PreTrainedModel, state: dict[str, torch.Tensor], **values: Any):
-    checkpoint = Checkpoint.of_state_dict(state, "checkpoint")
-    plan = import_plan(theirs.config.to_dict() | values, type(theirs).__name__, checkpoint, "checkpoint")
-    return plan.config, dict(plan.to_ours(checkpoint))
 
 
 def test_positions_that_are_not_the_sinusoids():

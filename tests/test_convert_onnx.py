@@ -96,6 +96,8 @@ def test_generate_and_score(exported):
         engine(**source)
     with pytest.raises(ValueError, match="engine='onnx' tells no attention"):
         transduct.translate(engine, tokenizer, ["abc"], return_alignments=True)
+    with pytest.raises(ValueError, match="the model is a OnnxModel, which reads one token a step: drafts need a model of torch"):
+        transduct.translate(engine, tokenizer, ["abc"], drafts=True)
 
 
 @pytest.mark.slow

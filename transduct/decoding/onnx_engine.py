@@ -110,6 +110,7 @@ class OnnxModel(TransductGenerationMixin, TransductPreTrainedModel):
         decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: EncodedSource | None = None,
         cache: EncoderDecoderCache | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
     ) -> Seq2SeqLMOutput:
@@ -117,11 +118,12 @@ class OnnxModel(TransductGenerationMixin, TransductPreTrainedModel):
 
         Args:
             input_ids, attention_mask: (B, S), or `encoder_outputs` in place of the ids.
-            cache: of an earlier call, whose part of the target alone is used.
+            cache, or past_key_values: of an earlier call, whose part of the target alone is used.
         """
         if decoder_input_ids is None:
             raise ValueError("there are no targets: pass decoder_input_ids")
         source = self.encoder(input_ids, attention_mask) if encoder_outputs is None else encoder_outputs
+        cache = past_key_values if cache is None else cache
         cache = TransductCache() if cache is None else cache
         if attention_mask is None:
             attention_mask = torch.ones(source[0].shape[:2], dtype=torch.long)

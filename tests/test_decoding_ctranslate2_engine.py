@@ -107,6 +107,7 @@ def test_left_padding_and_every_start(tmp_path):
         (dict(coverage_penalty=0.2), "coverage_penalty=0.2 cannot be had"),
         (dict(word_reward=0.5), "word_reward=0.5 cannot be had"),
         (dict(repetition_penalty=1.2), "repetition_penalty=1.2 cannot be had"),
+        (dict(drafts=True), "greedy_with_drafts cannot be had with engine='ctranslate2'"),
         (dict(decoder_start_token_id=7), "decoder_start_token_id=7 cannot be had"),
         (dict(return_alignments=True), "engine='ctranslate2' tells no attention"),
         (dict(engine="onnx"), "was written for ctranslate2"),

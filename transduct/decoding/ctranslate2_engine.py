@@ -23,7 +23,7 @@ from transformers import GenerationConfig
 from transduct.configuration import TransductConfig
 from transduct.decoding.engines import MARKS
 from transduct.decoding.forcing import padded
-from transduct.decoding.search import BeamSearchOutput
+from transduct.decoding.search import BeamSearchOutput, beam_search
 from transduct.packages import require
 
 TAKEN = (
@@ -187,6 +187,11 @@ class CTranslate2Model:
                 raise ValueError(f"{name}={value!r} cannot be had with engine='ctranslate2'; leave it out, or the engine")
         if options.get("do_sample"):
             raise ValueError("do_sample=True cannot be had with engine='ctranslate2', which searches with beams here")
+        search = options.get("custom_generate") or beam_search
+        if search is not beam_search:
+            raise ValueError(
+                f"{search.__name__} cannot be had with engine='ctranslate2', which searches with beams here: leave out drafts"
+            )
         if options.get("early_stopping", True) is not True:
             given = options["early_stopping"]
             raise ValueError(

@@ -26,13 +26,13 @@ EXAMPLES = {
         "transduct score MODEL --source source.txt --target target.txt --json --output scores.jsonl",
     ),
     "evaluate": (
-        "transduct evaluate runs/g2p",
+        "transduct evaluate examples/g2p/config.yaml",
         "transduct evaluate MODEL test.jsonl --metric bleu --metric chrf --json",
         "transduct evaluate test.source test.target --hypotheses out.txt --metric bleu",
     ),
     "average": (
-        "transduct average runs/g2p --last 5 --output runs/g2p/average",
-        "transduct average runs/g2p --best 3 --metric eval_loss --output average",
+        "transduct average runs/g2p --last 2 --output runs/g2p/average",
+        "transduct average RUN --best 3 --metric eval_loss --output average",
         "transduct average checkpoint-1 checkpoint-2 --output average",
     ),
     "import": (

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tiny_translation import LETTERS, tiny_translation
 from transduct import TransductTokenizer
@@ -49,8 +50,15 @@ def request(url: str, path: str, method: str = "GET", body: bytes | None = None,
     return response
 
 
+def send(url: str, event: int, data: list[Any], visitor: str = "visitor") -> None:
+    """Let something happen with these inputs, as a browser would, and do not wait for it."""
+    body = json.dumps({"data": data, "fn_index": event, "session_hash": visitor, "event_data": None}).encode()
+    answer = request(url, "/gradio_api/queue/join", "POST", body, content_type="application/json")
+    assert answer.status == 200, answer.content
+
+
 def start_search(url: str) -> None:
-    """Press the page's button for a search of as many steps as there can be, as a browser would, and do not wait for it."""
+    """Press the page's button for a search of as many steps as there can be."""
     config = json.loads(request(url, "/config").content)
     components = {each["id"]: each["props"] for each in config["components"]}
     event = next(
@@ -60,6 +68,4 @@ def start_search(url: str) -> None:
     )
     chosen = {"source": "a", "tokens": 512}
     data = [chosen.get(components[number].get("elem_id"), components[number].get("value")) for number in event["inputs"]]
-    body = json.dumps({"data": data, "fn_index": event["id"], "session_hash": "visitor", "event_data": None}).encode()
-    answer = request(url, "/gradio_api/queue/join", "POST", body, content_type="application/json")
-    assert answer.status == 200, answer.content
+    send(url, event["id"], data)

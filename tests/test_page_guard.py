@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from transduct.page.guard import HEADERS, MOST_BYTES, Guard, names_of, refusal
+from transduct.page.guard import HEADERS, MOST_BYTES, Guard, is_of_the_page, names_of, refusal
 
 LOCAL = names_of("127.0.0.1")
 
@@ -59,6 +59,28 @@ def test_who_is_answered(headers, wanted):
     assert status(**headers) == wanted
 
 
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("/", True),
+        ("/config", True),
+        ("/assets/index.js", True),
+        ("/gradio_api/queue/join", True),
+        ("/gradio_api/heartbeat/visitor", True),
+        ("/gradio_api/info/", True),
+        ("/gradio_api/upload", False),
+        ("//gradio_api/upload/", False),
+        ("/gradio_api/deep_link", False),
+        ("/gradio_api/file=/tmp/a", False),
+        ("/gradio_api/proxy=http://elsewhere.example/gradio_api/info", False),
+        ("/gradio_api/call/run", False),
+        ("/gradio_api/", False),
+    ],
+)
+def test_what_is_answered(path, wanted):
+    assert is_of_the_page(path) == wanted
+
+
 def test_a_header_that_comes_twice_is_refused():
     for name in (b"host", b"origin"):
         headers = [(b"host", b"localhost"), (b"origin", b"http://localhost"), (name, b"evil.example")]
@@ -97,21 +119,24 @@ def asked(scope: dict, body: list[bytes] = ()) -> tuple[list[dict], list[dict]]:
 
 
 def test_answers_carry_the_policy():
-    _, sent = asked({"type": "http", "headers": [(b"host", b"localhost")]})
+    _, sent = asked({"type": "http", "path": "/", "headers": [(b"host", b"localhost")]})
     assert sent[0]["headers"] == [(b"own", b"1"), *((key.encode(), value.encode()) for key, value in HEADERS.items())]
     assert "default-src 'self'" in HEADERS["content-security-policy"]
     assert "http" not in HEADERS["content-security-policy"]
 
 
 def test_what_is_refused_reaches_no_application():
-    seen, sent = asked({"type": "http", "headers": [(b"host", b"evil.example")]}, [b"x"])
+    seen, sent = asked({"type": "http", "path": "/", "headers": [(b"host", b"evil.example")]}, [b"x"])
     assert seen == []
     assert (sent[0]["status"], b"not known by that name" in sent[1]["body"]) == (421, True)
+    upload = {"type": "http", "path": "/gradio_api/upload", "headers": [(b"host", b"localhost")]}
+    seen, sent = asked(upload, [b"x"])
+    assert (seen, sent[0]["status"]) == ([], 404)
     seen, sent = asked({"type": "websocket", "headers": [(b"host", b"localhost")]}, [b"x"])
     assert (seen, sent[0]["type"]) == ([], "websocket.close")
 
 
 def test_a_body_without_an_end_is_cut_off():
     part = b"x" * (MOST_BYTES // 2)
-    seen, _ = asked({"type": "http", "headers": [(b"host", b"localhost")]}, [part, part, b"x"])
+    seen, _ = asked({"type": "http", "path": "/", "headers": [(b"host", b"localhost")]}, [part, part, b"x"])
     assert [message["type"] for message in seen] == ["http.request", "http.request", "http.disconnect"]

@@ -4,9 +4,10 @@ import json
 import socket
 import time
 
+import gradio
 import pytest
 
-from page_server import NAME, request, served, start_search
+from page_server import NAME, request, send, served, start_search
 from transduct.page.serving import address, listen
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of gradio's own threads
@@ -65,7 +66,7 @@ def test_the_page_itself_may_ask(server):
 
 
 def test_nothing_can_be_uploaded_read_or_called_by_name(server):
-    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\nmuch text\r\n--x--\r\n'
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\nx\r\n--x--\r\n'
     answer = request(server, "/gradio_api/upload", "POST", body, content_type="multipart/form-data; boundary=x")
     assert answer.status >= 400
     for path in ("/etc/hostname", __file__, "pyproject.toml"):
@@ -74,6 +75,25 @@ def test_nothing_can_be_uploaded_read_or_called_by_name(server):
     assert json.loads(request(server, "/gradio_api/info").content)["named_endpoints"] == {}
     for path in ("/docs", "/openapi.json", "/monitoring", "/gradio_api/mcp/sse"):
         assert request(server, path).status >= 400
+
+
+def test_no_value_is_fetched(server, monkeypatch):
+    """gradio would fetch an address in place of a value, keep what it got, and serve it."""
+    fetched = []
+
+    async def fetch(url, *_, **__):
+        fetched.append(url)
+        raise OSError("not in this test")
+
+    monkeypatch.setattr(gradio.processing_utils, "async_ssrf_protected_get", fetch)
+    value = {"path": "http://elsewhere.example/x.html", "meta": {"_type": "gradio.FileData"}}
+    events = json.loads(request(server, "/config").content)["dependencies"]
+    assert len(events) > 5
+    for event in events:
+        send(server, event["id"], [value for _ in event["inputs"]], visitor=f"visitor{event['id']}")
+        told = request(server, f"/gradio_api/queue/data?session_hash=visitor{event['id']}").content
+        assert b'"success":false' in told
+    assert fetched == []
 
 
 def test_a_request_of_too_many_bytes_is_refused(server):

@@ -1,4 +1,4 @@
-"""Whom the page's server answers: this page in a visitor's browser, and no page of anybody else.
+"""Whom the page's server answers, and what: this page in a visitor's browser, no page of anybody else, nothing it does not need.
 
 A browser lets any web site send requests to a server on the visitor's own computer. Three things keep those out:
 
@@ -7,6 +7,8 @@ A browser lets any web site send requests to a server on the visitor's own compu
 - Its `Origin`, if a browser tells one, must be the page's own; and `Sec-Fetch-Site` must not tell of another site, unless the
   page itself is opened, by a link.
 - Answers forbid the browser to load anything from elsewhere, and other sites to show the page in a frame.
+
+Of what gradio serves, the page's own part is answered; uploads, links that keep a visitor's results, and the like are not there.
 """
 
 import ipaddress
@@ -27,6 +29,8 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+SERVICES = frozenset({"app_id", "cancel", "info", "queue/data", "queue/join", "reset", "startup-events", "theme.css"})
+"""What the page uses under `/gradio_api/`, beside `heartbeat/...`. The rest takes uploads, keeps results or reads files."""
 MOST_BYTES = 8 * 1024 * 1024
 """Of a request: room for what a visitor may paste by mistake, so that the page can say that it is too much."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -86,6 +90,12 @@ def refusal(headers: Iterable[tuple[bytes, bytes]], names: frozenset[str] | None
     return None
 
 
+def is_of_the_page(path: str) -> bool:
+    """Whether the page needs what is served at a path."""
+    part, _, name = path.strip("/").partition("/")
+    return part != "gradio_api" or name in SERVICES or name.startswith("heartbeat/")
+
+
 def _hostname(host: str) -> str:
     """The name in a `Host`, without its port; "" for what is none."""
     try:
@@ -111,6 +121,8 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
         elif why := refusal(scope["headers"], self.names):
             await _refuse(send, *why)
+        elif not is_of_the_page(scope["path"]):
+            await _refuse(send, 404, "the page has nothing there")
         else:
             await self.app(scope, Counted(receive), _with_headers(send))
 

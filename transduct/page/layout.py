@@ -44,6 +44,18 @@ def theme() -> gr.Theme:
     )
 
 
+class Page(gr.Blocks):
+    """Blocks that take texts and numbers alone.
+
+    gradio itself takes the address of a file in place of any value, fetches it, keeps it, and serves what it has fetched.
+    """
+
+    async def preprocess_data(self, block_fn: Any, inputs: list[Any], *others: Any, **options: Any) -> Any:
+        if not all(value is None or isinstance(value, (str, int, float)) for value in inputs):
+            raise ValueError("the page takes texts and numbers, no files")
+        return await super().preprocess_data(block_fn, inputs, *others, **options)
+
+
 class Layout:
     """The page of one model.
 
@@ -54,7 +66,7 @@ class Layout:
     def __init__(self, page: Demonstration, name: str):
         self.page, self.offer = page, page.offer
         self.inputs: dict[str, Any] = {}
-        with gr.Blocks(title=f"transduct: {name}", analytics_enabled=False, fill_width=False) as self.blocks:
+        with Page(title=f"transduct: {name}", analytics_enabled=False, fill_width=False) as self.blocks:
             size = f"{page.model.num_parameters():,} parameters"
             _html(f"<h1>{words(name)}</h1><p>{words(type(page.model).__name__)}, {size}</p>", elem_id="head")
             with gr.Row():

@@ -46,6 +46,22 @@ def test_the_model_stays_as_it_is(make):
 
 
 @pytest.mark.parametrize("make", COPIES)
+@pytest.mark.parametrize(
+    "change",
+    [lambda copied: copied.to(torch.bfloat16), lambda copied: copied.requires_grad_(False), lambda copied: copied.to("meta")],
+    ids=["cast", "frozen", "moved"],
+)
+def test_what_becomes_of_a_copy_does_not_touch_the_model(make, change):
+    model = model_of(tie_embeddings="all")
+    before = copy.deepcopy(model.state_dict())
+    change(make(model))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    for name, weight in model.state_dict().items():
+        assert weight.dtype == before[name].dtype
+        assert torch.equal(weight, before[name])
+
+
+@pytest.mark.parametrize("make", COPIES)
 @pytest.mark.parametrize("family", ["t5", "bart", "marian", "ours"])
 def test_every_linear_layer_is_another_and_the_rest_is_shared(make, family):
     model, tokenizer = tiny_translation(tie_embeddings="all")
@@ -56,7 +72,8 @@ def test_every_linear_layer_is_another_and_the_rest_is_shared(make, family):
     assert {name for name, module in copied.named_modules() if isinstance(module, CopiedLinear)} == linears
     assert not any(isinstance(module, nn.Linear) for module in copied.modules())
     embeddings = [each.get_input_embeddings().weight for each in (model, copied)]
-    assert embeddings[0] is embeddings[1]
+    assert embeddings[0] is not embeddings[1]
+    assert embeddings[0].data_ptr() == embeddings[1].data_ptr()
     assert copied.get_output_embeddings().weight.shape == model.get_output_embeddings().weight.shape
 
 

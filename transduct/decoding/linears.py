@@ -1,7 +1,8 @@
 """Copies of a model whose linear layers compute in another way, for CPUs; see `int8.py` and `packed.py`.
 
-A copy is made to be searched with, not to be trained or saved. It shares what is not replaced (embeddings, norms) with the model
-that it was made of, which stays as it is; matrices are those of the moment when it was made.
+A copy is made to be searched with, not to be trained or saved. What is not replaced (embeddings, norms) takes no memory of its
+own: its values are the model's. The model stays as it is, also where the copy is cast or frozen; matrices are those of the moment
+when it was made.
 """
 
 import copy
@@ -59,7 +60,7 @@ def with_linears(what: str, model: nn.Module, make: Callable[[nn.Linear], nn.Mod
     for tensor in tensors:
         check_cpu(what, tensor.device)
     precise = all(tensor.dtype == torch.float32 for tensor in tensors if tensor.is_floating_point())
-    shared = {id(tensor): tensor for tensor in tensors} if precise else {}
+    shared = {id(tensor): _view(tensor) for tensor in tensors} if precise else {}
     copied = copy.deepcopy(model, shared)
     copied = copied if precise else copied.float()
     plain = [module for module in copied.modules() if isinstance(module, nn.Linear) and _is_plain(module)]
@@ -82,6 +83,12 @@ def check_cpu(what: str, device: Any) -> None:
             f"{what} computes on a CPU, not on {device}: move the model with .to('cpu'), hide the device from the command "
             "(CUDA_VISIBLE_DEVICES=), or leave it out"
         )
+
+
+def _view(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor or parameter of its own over the same values."""
+    values = tensor.detach()
+    return nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
 
 
 def _is_plain(module: nn.Linear) -> bool:

@@ -147,6 +147,24 @@ def test_a_card_that_a_person_changed_on_the_hub_stays(online, hub, folder):
     assert is_ours(card_there(hub))
 
 
+def test_a_card_of_a_person_in_the_folder_does_not_replace_another_person_s(online, hub, folder):
+    push(folder, "ann/model")
+    hub.repositories["ann/model"].commit("main", files(hub) | {"README.md": Blob(b"# Theirs\n")})
+    (folder / "README.md").write_text("# Mine\n")
+    shared = push(folder, "ann/model")
+    assert card_there(hub) == "# Theirs\n"
+    assert any("README.md stays as it is there" in note for note in shared.notes)
+    hub.repositories["ann/model"].commit("main", files(hub) | {"README.md": Blob(b"# Mine\n")})
+    assert push(folder, "ann/model").notes == []
+
+
+def test_a_card_that_cannot_be_read(online, hub, folder, capsys, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    push(folder, "ann/model")
+    hub.faults.append(Fault("HEAD", "README.md", 503, times=99))
+    assert "not sent twice" in fails(capsys, folder, "ann/model")
+
+
 def test_a_card_of_ours_is_written_anew_and_keeps_the_licence(online, hub, folder):
     push(folder, "ann/model", said=Said(license="mit", languages=("en",)))
     first = card_there(hub)

@@ -12,7 +12,7 @@ from rich.console import Console
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, T5Config, T5ForConditionalGeneration
 
 from hub_clients import client_in_this_process
-from hub_server import Account, Blob, Hub, serving
+from hub_server import GITATTRIBUTES, Account, Blob, Fault, Hub, Repository, serving
 from test_training_run import start
 from tiny_training import tiny_trainer
 from transduct.hub import Said
@@ -40,7 +40,7 @@ def files(hub: Hub, name: str) -> dict[str, bytes]:
 
 def test_methods_take_what_those_of_transformers_take():
     own = {name: value for name, value in vars(SharingTrainer).items() if inspect.isfunction(value)}
-    assert set(own) == {"init_hf_repo", "create_model_card", "_push_from_checkpoint"}
+    assert set(own) == {"init_hf_repo", "push_to_hub", "create_model_card", "_push_from_checkpoint"}
     for name, method in own.items():
         assert list(inspect.signature(method).parameters) == list(inspect.signature(getattr(Seq2SeqTrainer, name)).parameters)
 
@@ -115,6 +115,86 @@ def test_a_card_that_a_person_changed_on_the_hub_stays(hub, tmp_path):
     trainer.push_to_hub()
     assert files(hub, "ann/model")["README.md"] == changed
     assert (tmp_path / "out" / "README.md").read_bytes() == changed
+    with_checkpoints = tiny_trainer(
+        tmp_path / "out", push_to_hub=True, hub_model_id="ann/model", max_steps=1, save_strategy="steps", save_steps=1
+    )
+    again = changed + b"More."
+    repository.commit("main", repository.files() | {"README.md": Blob(again)})
+    with_checkpoints.train()
+    with_checkpoints._finish_current_push()
+    assert files(hub, "ann/model")["README.md"] == again
+
+
+def public(hub: Hub, name: str, card: bytes | None = None, branch: str = "main") -> Repository:
+    """A repository that is there before, with the card of a person on a branch."""
+    hub.repositories[name] = repository = Repository(private=False)
+    repository.commit("main", {".gitattributes": Blob(GITATTRIBUTES)})
+    if card is not None:
+        repository.commit(branch, repository.files() | {"README.md": Blob(card)})
+    return repository
+
+
+def test_what_should_be_private_does_not_go_where_everybody_sees_it(hub, tmp_path):
+    repository = public(hub, "ann/public")
+    with pytest.raises(ValueError, match="everybody can see it"):
+        tiny_trainer(tmp_path, push_to_hub=True, hub_model_id="ann/public", hub_private_repo=True)
+    trainer = tiny_trainer(tmp_path, push_to_hub=True, hub_model_id="ann/public")
+    with pytest.raises(ValueError, match="everybody can see it"):
+        trainer.push_to_hub(private=True)
+    assert set(repository.files()) == {".gitattributes"}
+
+
+def test_two_cards_of_persons(hub, tmp_path):
+    public(hub, "ann/model", b"# Theirs\n")
+    trainer = tiny_trainer(tmp_path, push_to_hub=True, hub_model_id="ann/model")
+    (tmp_path / "README.md").write_text("# Mine\n")
+    trainer.push_to_hub()
+    assert files(hub, "ann/model")["README.md"] == b"# Theirs\n"
+    assert (tmp_path / "_README.1.md").read_text() == "# Mine\n"
+    assert not any(name.startswith("_README") for name in files(hub, "ann/model"))
+
+
+@pytest.mark.parametrize("given", [{"tags": "x"}, {"dataset": "wmt14"}, {"tasks": ["translation", "summarization"]}], ids=str)
+def test_the_form_of_transformers_takes_the_place_of_no_person_s_card(given, hub, tmp_path, caplog):
+    public(hub, "ann/model", b"# Theirs\n")
+    trainer = tiny_trainer(tmp_path, push_to_hub=True, hub_model_id="ann/model")
+    trainer.push_to_hub(**given)
+    assert files(hub, "ann/model")["README.md"] == b"# Theirs\n"
+    assert (tmp_path / "README.md").read_text() == "# Theirs\n"
+
+
+def test_the_card_of_the_branch_that_is_written_counts(hub, tmp_path):
+    repository = public(hub, "ann/model", b"# Theirs\n", branch="next")
+    tiny_trainer(tmp_path, push_to_hub=True, hub_model_id="ann/model").push_to_hub(revision="next")
+    assert repository.files("next")["README.md"].content == b"# Theirs\n"
+    assert "model.safetensors" in repository.files("next")
+
+
+def test_the_token_that_is_given_sees_the_card(hub, tmp_path, monkeypatch):
+    repository = public(hub, "ann/model", b"# Theirs\n")
+    repository.private = True
+    monkeypatch.delenv("HF_TOKEN")
+    trainer = tiny_trainer(tmp_path, hub_model_id="ann/model")
+    trainer.push_to_hub(token=TOKEN)
+    assert "model.safetensors" in repository.files()
+    assert repository.files()["README.md"].content == b"# Theirs\n"
+
+
+def test_a_card_that_cannot_be_read_is_not_taken_for_none(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    public(hub, "ann/model", b"# Theirs\n")
+    trainer = tiny_trainer(tmp_path, push_to_hub=True, hub_model_id="ann/model")
+    hub.faults.append(Fault("HEAD", "README.md", 503, times=99))
+    with pytest.raises(ConnectionError, match="Push again later"):
+        trainer.push_to_hub()
+    assert files(hub, "ann/model")["README.md"] == b"# Theirs\n"
+
+
+def test_a_form_that_nobody_has_filled_in_is_written_anew(hub, tmp_path):
+    trainer = tiny_trainer(tmp_path, push_to_hub=True, hub_model_id="ann/model")
+    trainer.push_to_hub(tags="one")
+    trainer.push_to_hub(tags="two")
+    assert b"- two" in files(hub, "ann/model")["README.md"]
 
 
 @pytest.mark.slow

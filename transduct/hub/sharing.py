@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RevisionNotFoundError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RevisionNotFoundError,
+)
 from huggingface_hub.utils import validate_repo_id
 
 from transduct import __version__
@@ -151,14 +157,11 @@ def upload(share: Share, token: str | None = None) -> Shared:
     """
     api = HfApi(token=token, library_name="transduct", library_version=__version__)
     options = share.options
-    with _told(share.repository):
+    with told(share.repository):
         api.create_repo(share.repository, private=options.private, exist_ok=True)
         head = _head(api, share.repository, options.revision)
-        if options.private and not head.private:
-            raise ValueError(
-                f"{share.repository} exists and everybody can see it, whatever --private says: choose another name, or make it "
-                "private on the Hub first"
-            )
+        if options.private:
+            check_private(share.repository, head)
         card, notes = _agreed_card(api, share, head)
         wanted = {file.path for file in share.files}
         stale = [path for path in _names(head) if WEIGHTS.fullmatch(path) and path not in wanted]
@@ -192,30 +195,53 @@ def _head(api: HfApi, repository: str, revision: str | None) -> Any:
         return api.model_info(repository, revision=revision)
 
 
+def check_private(repository: str, head: Any) -> None:
+    """Refuse a repository that everybody can see, where it should be private: the Hub leaves one that exists as it is."""
+    if not head.private:
+        raise ValueError(
+            f"{repository} exists and everybody can see it, though it should be private: choose another name, or make it "
+            "private on the Hub first"
+        )
+
+
+def card_there(api: HfApi, repository: str, head: Any) -> str | None:
+    """The card that a repository has at `head`, which `model_info` gave; None if it has none."""
+    if CARD not in _names(head):
+        return None
+    return Path(api.hf_hub_download(repository, CARD, revision=head.sha)).read_text(encoding="utf-8")
+
+
 def _names(head: Any) -> list[str]:
     return [sibling.rfilename for sibling in head.siblings or ()]
 
 
 def _agreed_card(api: HfApi, share: Share, head: Any) -> tuple[str | None, list[str]]:
     """The card to commit, None for that which is there, and what to say about it."""
-    if CARD not in _names(head) or share.options.overwrite_card or not share.card_is_ours:
-        return share.card, []
     options = share.options
-    there = Path(api.hf_hub_download(share.repository, CARD, revision=head.sha)).read_text(encoding="utf-8")
+    there = card_there(api, share.repository, head)
+    if there is None or there == share.card or options.overwrite_card:
+        return share.card, []
     if not is_ours(there):
+        if not share.card_is_ours:
+            own = f"yours is another: `hf upload {share.repository} {share.folder / CARD} {CARD}` puts it there"
+            return None, [f"{CARD} stays as it is there, since a person wrote it; {own}"]
         lost = ", and what you said for the card is not in it" if options.said or options.evaluations else ""
         return None, [f"{CARD} stays as it is there, since a person wrote it{lost}: --overwrite-card replaces it"]
+    if not share.card_is_ours:
+        return share.card, []
     said = _completed(options.said, there)
     return write_card(facts_of(share.folder, options.evaluations), share.repository, said), []
 
 
 @contextmanager
-def _told(repository: str) -> Iterator[None]:
+def told(repository: str) -> Iterator[None]:
     """Inside, what goes wrong with the Hub is told in a sentence, with what to do."""
     try:
         yield
     except OfflineModeIsEnabled as error:
         raise ConnectionError("HF_HUB_OFFLINE is set, so that nothing can be shared: unset it") from error
+    except LocalEntryNotFoundError as error:  # a download that failed, with nothing of it in the cache
+        raise _unreachable(error.__cause__ or error) from error
     except HfHubHTTPError as error:
         raise _refusal(error, repository) from error
     except REQUEST_ERROR as error:
@@ -245,6 +271,6 @@ def _refusal(error: HfHubHTTPError, repository: str) -> Exception:
     return ValueError(f"the Hub refuses with status {status}{reason}")
 
 
-def _unreachable(error: Exception) -> ConnectionError:
+def _unreachable(error: BaseException) -> ConnectionError:
     reason = " ".join(str(error).split()) or type(error).__name__
     return ConnectionError(f"the connection to {constants.ENDPOINT} failed: {reason}. {AGAIN}")

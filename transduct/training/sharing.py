@@ -4,7 +4,8 @@
 - What it uploads while training is weights and config alone. Here the code goes along, so that each of them loads anywhere.
 - A run of `transduct train` ends with `transduct push` of its finished model.
 - Its card is a form to fill in. Here it is that of `transduct push`, which tells what is known, and a card that a person wrote
-  stays, in the output folder as on the Hub.
+  stays, in the output folder as on the Hub. Where both have one, that of the output folder is kept beside the other.
+- A repository that should be private, but was made before and is not, is refused, as `transduct push` refuses it.
 
 `transduct.hub` reads what trainings leave, and therefore imports modules of this package; here it is imported where it is needed.
 """
@@ -12,12 +13,14 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import EntryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import RevisionNotFoundError
 from transformers import Seq2SeqTrainer, TrainingArguments
+from transformers.utils import logging
 
 from transduct.files import write_whole
 from transduct.pretrained import ship_code
@@ -26,7 +29,14 @@ from transduct.training.adapters import is_adapted
 if TYPE_CHECKING:
     from transduct.hub import Facts, Said
 
+logger = logging.get_logger(__name__)
+
 CARD = "README.md"
+FORMS = (
+    "This model card has been generated automatically according to the information the Trainer had access to",
+    "# Model Card for Model ID",
+)
+"""What the forms of transformers and of peft say until a person takes it out, as the first asks to."""
 OF_PLACE = ("output_dir", "logging_dir", "run_name", "report_to", "disable_tqdm", "do_train", "do_eval", "do_predict")
 """Arguments that say nothing of what was learnt, beside all that are about the Hub."""
 
@@ -56,10 +66,37 @@ def hide_token(args: TrainingArguments) -> None:
 class SharingTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer`, which see for its arguments, with what is told above."""
 
+    upload_with: tuple[str | None, str | None] = (None, None)
+    """Token and branch that `push_to_hub` was given, while it runs; those of the arguments take the place of None."""
+
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """The inherited method; from then on the token is in no file that is uploaded."""
+        """The inherited method; from then on the token is in no file that is uploaded.
+
+        Raises:
+            ValueError: if the repository should be private, and everybody can see it.
+        """
         hide_token(self.args)
         super().init_hf_repo(token, private)
+        if self.args.hub_private_repo if private is None else private:
+            check_privacy(self, token)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The inherited method. The card that counts is that of the branch which is written, as the token sees it."""
+        if private and self.hub_model_id is not None:
+            check_privacy(self, token)
+        self.upload_with = token, revision
+        try:
+            return super().push_to_hub(commit_message, blocking, token, revision, private, **kwargs)
+        finally:
+            self.upload_with = None, None
 
     def create_model_card(
         self,
@@ -79,20 +116,32 @@ class SharingTrainer(Seq2SeqTrainer):
             language, license, tasks: as the Hub writes them. The others are of the inherited form alone, which is written where
                 one of them is given, for several tasks, and for models of other packages.
         """
-        only_there = dict(tags=tags, finetuned_from=finetuned_from, dataset_tags=dataset_tags, dataset=dataset)
-        several = isinstance(tasks, list) or dataset_args is not None or any(only_there.values())
-        if several or not is_own(self.accelerator.unwrap_model(self.model)):
+        if not self.is_world_process_zero():
+            return
+        given = (language, license, tags, finetuned_from, tasks, dataset_tags, dataset, dataset_args)
+        if keep_card(self):
+            if any(given):
+                logger.warning(f"{CARD} is a person's and stays as it is: what was given for the card is not in it.")
+            return
+        only_there = (tags, finetuned_from, dataset_tags, dataset, dataset_args, isinstance(tasks, list))
+        if any(only_there) or not is_own(self.accelerator.unwrap_model(self.model)):
             super().create_model_card(
                 language, license, tags, model_name, finetuned_from, tasks, dataset_tags, dataset, dataset_args
             )
-        elif self.is_world_process_zero():
-            from transduct.hub import Said
+            return
+        from transduct.hub import Said
 
-            languages = [language] if isinstance(language, str) else language or ()
-            update_card(self, Said(license, languages, tasks if isinstance(tasks, str) else None))
+        languages = [language] if isinstance(language, str) else language or ()
+        update_card(self, Said(license, languages, tasks if isinstance(tasks, str) else None))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         add_code(self)
+        if self.is_world_process_zero() and (Path(self.args.output_dir) / CARD).is_file():
+            try:
+                keep_card(self)
+            except (ConnectionError, ValueError) as error:  # a training goes on
+                logger.warning(f"This checkpoint is not uploaded, since the card on the Hub cannot be read: {error}")
+                return
         super()._push_from_checkpoint(checkpoint_folder)
 
 
@@ -117,28 +166,71 @@ def add_code(trainer: Any) -> None:
         ship_code(Path(trainer.args.output_dir))
 
 
+def check_privacy(trainer: Any, token: str | None) -> None:
+    """Refuse a repository that everybody can see."""
+    from transduct.hub.sharing import check_private, told
+
+    if trainer.is_world_process_zero():
+        with told(trainer.hub_model_id):
+            api = HfApi(token=trainer.args.hub_token if token is None else token)
+            check_private(trainer.hub_model_id, api.model_info(trainer.hub_model_id))
+
+
 def update_card(trainer: Any, said: "Said") -> None:
     """The card in the output folder: of what is known by now, unless a person wrote the one that is there, or on the Hub."""
-    from transduct.hub.cards import is_ours, write_card
+    from transduct.hub.cards import write_card
 
-    path = Path(trainer.args.output_dir) / CARD
-    there = _card_on_the_hub(trainer)
-    if there is not None and not is_ours(there):
-        write_whole(path, there)
-    elif not path.is_file() or is_ours(path.read_text(encoding="utf-8")):
+    if not keep_card(trainer):
         repository = trainer.hub_model_id or Path(trainer.args.output_dir).absolute().name
-        write_whole(path, write_card(facts_of_trainer(trainer), repository, said))
+        write_whole(Path(trainer.args.output_dir) / CARD, write_card(facts_of_trainer(trainer), repository, said))
+
+
+def keep_card(trainer: Any) -> bool:
+    """Whether a person wrote the card, here or on the Hub. That of the Hub comes here, so that an upload leaves it as it is.
+
+    A person's that is here then keeps its text under a name that is not uploaded.
+    """
+    path = Path(trainer.args.output_dir) / CARD
+    here, there = path.read_text(encoding="utf-8") if path.is_file() else None, _card_on_the_hub(trainer)
+    if not is_by_hand(there):
+        return is_by_hand(here)
+    if here != there:
+        if is_by_hand(here):
+            names = (path.with_name(f"_README.{number}.md") for number in count(1))
+            aside = next(name for name in names if not name.exists())
+            path.rename(aside)
+            logger.warning(
+                f"{CARD} on the Hub is a person's and stays; yours of {path.parent} is now {aside.name}, and not uploaded."
+            )
+        write_whole(path, there)
+    return True
+
+
+def is_by_hand(card: str | None) -> bool:
+    """Whether there is a card, and a person wrote or changed it."""
+    from transduct.hub.cards import is_ours
+
+    return card is not None and not is_ours(card) and not any(form in " ".join(card.split()) for form in FORMS)
 
 
 def _card_on_the_hub(trainer: Any) -> str | None:
+    """As it is at this moment.
+
+    Raises:
+        ConnectionError, ValueError: if the Hub cannot say.
+    """
+    from transduct.hub.sharing import card_there, told
+
     if trainer.hub_model_id is None:
         return None
-    api = HfApi(token=trainer.args.hub_token)
-    try:
-        found = api.hf_hub_download(trainer.hub_model_id, CARD, revision=trainer.args.hub_revision)
-    except (EntryNotFoundError, RevisionNotFoundError):
-        return None
-    return Path(found).read_text(encoding="utf-8")
+    token, revision = trainer.upload_with
+    api = HfApi(token=trainer.args.hub_token if token is None else token)
+    with told(trainer.hub_model_id):
+        try:
+            head = api.model_info(trainer.hub_model_id, revision=trainer.args.hub_revision if revision is None else revision)
+        except RevisionNotFoundError:
+            return None
+        return card_there(api, trainer.hub_model_id, head)
 
 
 def facts_of_trainer(trainer: Any) -> "Facts":

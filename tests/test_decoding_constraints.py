@@ -210,9 +210,13 @@ def test_with_prefixes():
 @pytest.mark.parametrize(
     ("phrases", "more", "message"),
     [
-        ([[[5, 6], [7, 8]], []], {"max_new_tokens": 4}, "phrases of source 0 take up to 4 tokens and an end, but its limit is 4"),
-        ([[], [[5, 6, 7]]], {"max_length_by_source": (0, 3)}, "phrases of source 1 take up to 3 tokens and an end"),
-        ([[], [[5, END]]], {}, "a phrase of source 1 holds an end token"),
+        ([[[5, 6], [7, 8]], []], {"max_new_tokens": 4}, "source 0 of the batch has phrases that take up to 4 tokens and an end"),
+        (
+            [[], [[5, 6, 7]]],
+            {"max_length_by_source": (0, 3)},
+            "source 1 of the batch has phrases that take up to 3 tokens and an end",
+        ),
+        ([[], [[5, END]]], {}, "source 1 of the batch has a phrase with an end token"),
         ([[[5]], [[23]]], {}, "phrases hold token 23, but the vocabulary has 23 tokens"),
         ([[[]], []], {}, "phrases[0][0]=[] must be token ids"),
         ([[], [[[5], []]]], {}, "phrases[1][0]=[[5], []] must be token ids"),

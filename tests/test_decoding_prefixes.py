@@ -83,7 +83,7 @@ def test_nothing_to_force():
     [
         ([[5, -1]], {}, r"prefixes\[0\]=\[5, -1\] must hold token ids"),
         ([[23]], {}, "prefixes hold token 23, but the vocabulary has 23 tokens"),
-        ([[5, 6], [7] * 6], {}, "the prefix of source 1 takes 6 tokens, but its limit is 5"),
+        ([[5, 6], [7] * 6], {}, "source 1 of the batch has a prefix of 6 tokens, but its limit is 5"),
         ([[5], [6], [7]], {}, "there are 3 prefixes, but 2 sources"),
         ([[5], [6], [7]], {"num_beams": 1}, "there are 3 prefixes, but 2 rows"),
         ([[5], [6]], {"bad_words_ids": [[6]]}, "source 1 of the batch has no possible output: logits processors"),

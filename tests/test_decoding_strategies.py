@@ -138,8 +138,8 @@ def test_ensembles_and_groups(both):
     [
         ({"phrases": [["a"]], "do_sample": True}, "phrases need beam search"),
         ({"phrases": [["a"]], "drafts": True}, "phrases need beam search"),
-        ({"phrases": [["a" * 99]], "max_length": 20}, "phrases of source 0 take up to 99 tokens and an end"),
-        ({"target_prefixes": ["a" * 30], "max_length": 20}, "the prefix of source 0 takes 30 tokens, but its limit is"),
+        ({"phrases": [["a" * 99]], "max_length": 20}, "line 1 has phrases that take up to 99 tokens and an end"),
+        ({"target_prefixes": ["a" * 30], "max_length": 20}, "line 1 has a prefix of 30 tokens, but its limit is"),
         ({"phrases": [["§"]]}, "line 1: phrase '§' has characters that the vocabulary does not have"),
         ({"phrases": []}, "phrases has 0 entries, but there are more texts"),
         ({"target_prefixes": ["x§"]}, "line 1: the prefix 'x§' has characters that the vocabulary does not have"),
@@ -163,6 +163,28 @@ def test_refusals(both, options, message):
     with pytest.raises(ValueError) as refusal:
         translate(*both, ["hello there. ABC"], **options)
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"phrases": [[], [], ["a" * 99]], "max_length": 20}, "line 3 has phrases that take up to 99 tokens and an end"),
+        ({"target_prefixes": ["", "", "a" * 30], "max_length": 20}, "line 3 has a prefix of 30 tokens"),
+        ({"phrases": [[], [], ["a"]], "bad_words_ids": ["a"]}, "line 3 has no possible output: none contains all its phrases"),
+        ({"target_prefixes": ["", "", "a"], "bad_words_ids": ["a"], "drafts": True}, "line 3 has no possible output: logits"),
+        ({"target_prefixes": ["", "", "a"], "bad_words_ids": ["a"], "do_sample": True}, "line 3 has no possible output: logits"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("batch", [1, 4096])
+def test_the_line_is_named_that_cannot_be_met(both, options, message, batch):
+    _, tokenizer = both
+    if "bad_words_ids" in options:
+        ids = [tokenizer(text_target=word, add_special_tokens=False)["input_ids"] for word in options["bad_words_ids"]]
+        options = options | {"bad_words_ids": ids}
+    with pytest.raises(ValueError) as refusal:
+        translate(*both, ["hello there.", "", "ABC"], max_tokens_per_batch=batch, **options)
+    assert str(refusal.value).startswith(message)
 
 
 def test_an_empty_text_can_hold_no_phrase(both):

@@ -123,7 +123,9 @@ def test_sequences_that_nothing_can_write_are_refused():
 def test_no_limit_cuts_a_sequence_off(more):
     model = build(TransductForConditionalGeneration, tiny(), torch.float32)
     options = dict(logits_processor=[InTrie(TokenTrie([[5, 6, 7], [5]]), END)]) | {"custom_generate": beam_search} | more
-    with pytest.raises(ValueError, match="takes 4 tokens with its end, but the limit of source 0 is 3: allow more"):
+    with pytest.raises(
+        ValueError, match="source 0 of the batch may have at most 3 tokens, but the longest sequence of the trie takes 4"
+    ):
         model.generate(words(2, 4), max_new_tokens=3, **options)
     found = model.generate(words(2, 4), max_new_tokens=4, **options)
     assert all(row[1:] in ([5, 6, 7, END], [5, END, PAD, PAD], [5, END]) for row in found.tolist())

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from transduct.decoding.beam import NEVER, BeamOptions, BeamSearch
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
+from transduct.decoding.source_error import SourceError
 
 Phrase = Sequence[int] | Sequence[Sequence[int]]
 """Token ids, or several forms of a phrase, each token ids."""
@@ -113,13 +114,14 @@ class ConstrainedBeamSearch(BeamSearch):
         tokens, needed, most = self.phrases.tokens, self.phrases.room.sum(1), self.options.most  # most, needed: (sources)
         short = ((needed > 0) & (needed + 1 > most)).nonzero().flatten().tolist()
         if short:
-            raise ValueError(
-                f"the phrases of source {short[0]} take up to {int(needed[short[0]])} tokens and an end, but its limit is "
-                f"{int(most[short[0]])}: allow more, or ask for less"
+            raise SourceError(
+                short[0],
+                f"has phrases that take up to {int(needed[short[0]])} tokens and an end, but its limit is {int(most[short[0]])}: "
+                "allow more, or ask for less",
             )
         ends = torch.isin(tokens, self.options.end).flatten(1).any(1).nonzero().flatten().tolist()
         if ends:
-            raise ValueError(f"a phrase of source {ends[0]} holds an end token, behind which nothing is written: leave it out")
+            raise SourceError(ends[0], "has a phrase with an end token, behind which nothing is written: leave it out")
         if int(tokens.max()) >= self.rows.vocabulary:
             raise ValueError(f"phrases hold token {int(tokens.max())}, but the vocabulary has {self.rows.vocabulary} tokens")
 

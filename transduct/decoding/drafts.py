@@ -29,6 +29,7 @@ from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
 from transduct.decoding.search import FORBIDDEN, SearchOutput, check_options, end_tokens, length_limits, padding
 from transduct.decoding.slots import Slots
+from transduct.decoding.source_error import SourceError
 
 
 class Draft(Protocol):
@@ -280,7 +281,7 @@ class _Decoding:
             result[same] = self.processors(ids[rows[same], :length], logits[same], self.alive[rows[same]])
         dead = (result.amax(1) == NEVER).nonzero().flatten().tolist()
         if dead:
-            raise ValueError(f"source {int(self.alive[rows[dead[0]]])} of the batch has no possible output: {FORBIDDEN}")
+            raise SourceError(int(self.alive[rows[dead[0]]]), f"has no possible output: {FORBIDDEN}")
         return result
 
     def write(self, best: torch.Tensor, log_probs: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

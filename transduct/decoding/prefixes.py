@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import torch
 from transformers import LogitsProcessor
 
+from transduct.decoding.source_error import SourceError
+
 
 class ForcedPrefixes(LogitsProcessor):
     """Let each source's targets begin with given tokens.
@@ -50,9 +52,10 @@ class ForcedPrefixes(LogitsProcessor):
         needed = torch.where(lengths > 0, lengths + self.prompt_length - prompt, 0)
         long = (needed > most.to(needed.device)).nonzero().flatten().tolist()
         if long:
-            raise ValueError(
-                f"the prefix of source {long[0]} takes {int(needed[long[0]])} tokens, but its limit is {int(most[long[0]])}: "
-                "allow more, or ask for less"
+            raise SourceError(
+                long[0],
+                f"has a prefix of {int(needed[long[0]])} tokens, but its limit is {int(most[long[0]])}: allow more, "
+                "or ask for less",
             )
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ from transduct.decoding.ensemble import Mean, make_rows
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
 from transduct.decoding.search import FORBIDDEN, SearchOutput, check_options, end_tokens, length_limits, padding
+from transduct.decoding.source_error import SourceError
 from transduct.training.checks import check_count
 
 
@@ -161,7 +162,7 @@ class Sampling:
             values[early.repeat_interleave(self.rows.candidates).nonzero(), self.end] = NEVER
         dead = ((values.amax(1) == NEVER).view_as(self.done) & ~self.done).any(1).nonzero().flatten().tolist()
         if dead:
-            raise ValueError(f"source {int(self.alive[dead[0]])} of the batch has no possible output: {FORBIDDEN}")
+            raise SourceError(int(self.alive[dead[0]]), f"has no possible output: {FORBIDDEN}")
         return values
 
     def leave(self) -> None:

@@ -19,6 +19,7 @@ from transduct.decoding.normalization import Normalization, Scoring
 from transduct.decoding.prefixes import ForcedPrefixes
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
+from transduct.decoding.source_error import SourceError
 from transduct.decoding.tries import InTrie
 from transduct.generation import SourceLengthCriteria
 from transduct.training.checks import check_number
@@ -139,7 +140,7 @@ def beam_search(
         found = _search(rows, logits_processor, own, options, phrases, ordered_phrases, beam_groups, diversity_penalty)
     without = (found.scores[:, 0] == NEVER).nonzero().flatten().tolist()
     if without:
-        raise ValueError(f"source {without[0]} of the batch has no possible output: {_contradiction(phrases)}")
+        raise SourceError(without[0], f"has no possible output: {_contradiction(phrases)}")
     wanted = options.wanted
     lengths = found.lengths[:, :wanted].max()
     ids = found.ids[:, :wanted, : input_ids.shape[1] + int(lengths)].flatten(0, 1)
@@ -281,9 +282,10 @@ def check_lengths(limits: torch.Tensor, least: torch.Tensor | None, config: Gene
     least = torch.full_like(limits, asked) if least is None else least.to(limits.device).clamp(min=asked)
     wrong = (least > limits).nonzero().flatten().tolist()
     if wrong:
-        raise ValueError(
-            f"source {wrong[0]} of the batch may have at most {int(limits[wrong[0]])} tokens, but {int(least[wrong[0]])} are "
-            "asked for at least: change min_length, min_new_tokens or min_length_by_source, or what limits the most"
+        raise SourceError(
+            wrong[0],
+            f"may have at most {int(limits[wrong[0]])} tokens, but {int(least[wrong[0]])} are asked for at least: change "
+            "min_length, min_new_tokens or min_length_by_source, or what limits the most",
         )
 
 

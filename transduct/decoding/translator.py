@@ -30,6 +30,7 @@ from transduct.decoding.placing import Spread, place
 from transduct.decoding.required import NOTHING, Required, phrase_ids, prefix_ids
 from transduct.decoding.search import check_ratio
 from transduct.decoding.sentences import Piece, fitted, sentences
+from transduct.decoding.source_error import SourceError
 from transduct.decoding.strategies import OF_BEAMS, Strategy
 from transduct.decoding.texts import check_text
 from transduct.decoding.windows import length_batches
@@ -240,12 +241,18 @@ class Translator:
 
     # ---- ids to hypotheses ----------------------------------------------------------------------------------------
     def _search(self, sources: Sequence[_Source], may_fail: bool = False) -> None:
-        """Find the hypotheses of sources, in batches; with `may_fail`, those that have none stay without."""
+        """Find the hypotheses of sources, in batches; with `may_fail`, those that have none stay without.
+
+        Raises:
+            ValueError: naming the line of a source from which something is asked that cannot be met.
+        """
         for numbers in length_batches([len(source.ids) for source in sources], self.options.max_tokens_per_batch):
             batch = [sources[number] for number in numbers]
             try:
                 self._translate(batch)
-            except ValueError:
+            except ValueError as error:
+                if not may_fail and isinstance(error, SourceError):
+                    raise ValueError(f"line {batch[error.source].place[0]} {error.problem}") from None
                 if not may_fail:
                     raise
                 if len(batch) > 1:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor
 
+from transduct.decoding.source_error import SourceError
+
 Node = dict[Any, Any]
 """What may follow: a node for each token, and True for None where a sequence may end."""
 
@@ -79,9 +81,10 @@ class InTrie(LogitsProcessor):
         needed = self.trie.longest + 1 + self.prompt_length - prompt
         short = (most < needed).nonzero().flatten().tolist()
         if short:
-            raise ValueError(
-                f"the longest sequence of the trie takes {needed} tokens with its end, but the limit of source {short[0]} is "
-                f"{int(most[short[0]])}: allow more, or leave long sequences out"
+            raise SourceError(
+                short[0],
+                f"may have at most {int(most[short[0]])} tokens, but the longest sequence of the trie takes {needed} with its "
+                "end: allow more, or leave long sequences out",
             )
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -73,6 +73,13 @@ def test_a_port_that_is_taken_is_told(folder, capsys):
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(("host", "warned"), [("127.0.0.2", False), ("0.0.0.0", True)])
+def test_who_can_use_it_is_told(folder, host, warned, monkeypatch, capsys):
+    monkeypatch.setattr("transduct.page.serving.serve", lambda *_: None)
+    assert run(["demo", str(folder), "--host", host, "--port", "0"]) == 0
+    assert (f"everybody who reaches {host} can use this page" in capsys.readouterr().err) == warned
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

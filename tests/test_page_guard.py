@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from transduct.page.guard import HEADERS, MOST_BYTES, Guard, is_of_the_page, names_of, refusal
+from transduct.page.guard import HEADERS, MOST_BYTES, Guard, is_loopback, is_of_the_page, names_of, refusal
 
 LOCAL = names_of("127.0.0.1")
 
@@ -59,6 +59,32 @@ def test_who_is_answered(headers, wanted):
     assert status(**headers) == wanted
 
 
+def test_the_computers_name_is_looked_up_once(monkeypatch):
+    """Not for each request: others would wait."""
+    asked = []
+    monkeypatch.setattr("socket.getfqdn", lambda: asked.append(1) or "Box.Example")
+    names = names_of("0.0.0.0")
+    assert [status(names, host=host) for host in ("box.example:7860", "evil.example", "box.example")] == [None, 421, None]
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "wanted"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.2", True),
+        ("LocalHost", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("192.168.0.7", False),
+        ("127.evil.example", False),
+        ("", False),
+    ],
+)
+def test_where_only_this_computer_is_served(host, wanted):
+    assert is_loopback(host) == wanted
+
+
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [
@@ -91,6 +117,7 @@ def test_servers_that_listen_elsewhere_are_known_by_their_own_names():
     named = names_of("Box.Example")
     assert status(named, host="box.example:80") is None
     assert status(named, host="localhost") == 421
+    assert status(names_of("127.0.0.2"), host="127.0.0.2:7860") is None
     everywhere = names_of("0.0.0.0")
     for host in ("192.168.0.7:7860", "localhost", "[fe80::1]:7860"):
         assert status(everywhere, host=host) is None

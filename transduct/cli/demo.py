@@ -14,8 +14,8 @@ def demo(
 ) -> None:
     """Show a model at work on a local web page.
 
-    Type a source; see the outputs with their scores, where the model looked, and the search step by step. Nothing is fetched from
-    the network and nothing is shared. Ctrl-C ends it.
+    Type a source; see the outputs with their scores, where the model looked, and the search step by step. Nothing but a model of
+    the Hub is fetched from the network, and nothing is shared. Ctrl-C ends it.
     """
     import sys
 
@@ -26,7 +26,7 @@ def demo(
     from transduct.decoding.engines import engine_of
     from transduct.decoding.sharing import Processes
     from transduct.page.answers import Demonstration
-    from transduct.page.guard import LOOPBACK
+    from transduct.page.guard import is_loopback
     from transduct.page.serving import address, application, listen, serve
 
     if dtype not in DTYPES:
@@ -37,7 +37,7 @@ def demo(
     with listen(host, port) as sock:
         page = Demonstration(*load(model, DTYPES[dtype], Processes().device), seconds=seconds)
         app = application(page, model, host)
-        if host.lower() not in LOOPBACK:
+        if not is_loopback(host):
             print(f"transduct demo: everybody who reaches {host} can use this page", file=sys.stderr)
         typer.echo(f"{model}: {address(host, sock)} (Ctrl-C ends it)")
         serve(app, page, sock)

@@ -14,6 +14,7 @@ Of what gradio serves, the page's own part is answered; uploads, links that keep
 import ipaddress
 import socket
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -36,34 +37,46 @@ MOST_BYTES = 8 * 1024 * 1024
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def names_of(host: str) -> frozenset[str] | None:
+@dataclass(frozen=True)
+class Names:
+    """What a server may be called in a request.
+
+    Args:
+        known: names in lower case.
+        addresses: whether it may be called by any address, too.
+    """
+
+    known: frozenset[str]
+    addresses: bool = False
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.known or (self.addresses and _address(name) is not None)
+
+
+def names_of(host: str) -> Names:
     """The names under which a server that listens at `host` is known.
 
-    Returns:
-        Names in lower case; None for a server that listens at every address: see `is_own_name`.
+    One that listens everywhere is known by addresses and by its computer's names; looking these up may take a while.
     """
     if host in ("0.0.0.0", "::", ""):
-        return None
-    return LOOPBACK | {host.lower()} if host.lower() in LOOPBACK else frozenset({host.lower()})
+        return Names(LOOPBACK | {socket.gethostname().lower(), socket.getfqdn().lower()}, addresses=True)
+    return Names((LOOPBACK if is_loopback(host) else frozenset()) | {host.lower()})
 
 
-def is_own_name(name: str, names: frozenset[str] | None) -> bool:
-    """Whether a request may call the server so. One that listens everywhere is known by addresses and by its computer's name."""
-    if names is not None:
-        return name in names
-    own = {*LOOPBACK, socket.gethostname().lower(), socket.getfqdn().lower()}
-    return name in own or _is_address(name)
+def is_loopback(host: str) -> bool:
+    """Whether only this computer reaches a server that listens there."""
+    address = _address(host)
+    return host.lower() in LOOPBACK or (address is not None and address.is_loopback)
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None
 
 
-def refusal(headers: Iterable[tuple[bytes, bytes]], names: frozenset[str] | None) -> tuple[int, str] | None:
+def refusal(headers: Iterable[tuple[bytes, bytes]], names: Names) -> tuple[int, str] | None:
     """Why a request with these headers is not answered, as a status and a sentence; None: it is.
 
     Args:
@@ -76,7 +89,7 @@ def refusal(headers: Iterable[tuple[bytes, bytes]], names: frozenset[str] | None
             return 400, f"a request has one {name}"
         found[name] = value.decode("latin-1")
     host = found.get("host", "")
-    if not is_own_name(_hostname(host), names):
+    if _hostname(host) not in names:
         return 421, "this server is not known by that name: open the address that `transduct demo` has printed"
     origin = found.get("origin")
     if origin is not None and origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
@@ -111,7 +124,7 @@ class Guard:
         names: of the server, see `names_of`.
     """
 
-    def __init__(self, app: Any, names: frozenset[str] | None):
+    def __init__(self, app: Any, names: Names):
         self.app, self.names = app, names
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

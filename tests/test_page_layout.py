@@ -206,6 +206,13 @@ def test_a_visitor_draws_samples(visitor):
     assert not visitor.tab.is_visible("#beams")
     visitor.run("cab ")
     assert "4 samples, drawn with seed 0" in visitor.tab.inner_text("#table")
+    visitor.tab.fill("#hypotheses input[type=number]", "10")  # of samples, so that beams stay as they are
+    visitor.tab.press("#hypotheses input[type=number]", "Enter")
+    visitor.run("hello")
+    visitor.tab.get_by_label("beam search").check()
+    visitor.tab.wait_for_function("document.querySelector('#beams input[type=number]')?.value === '10'")
+    visitor.run("cab")
+    assert len(visitor.table()) == 10
     visitor.stayed_at_home()
 
 

@@ -175,7 +175,7 @@ class Layout:
         search, kind, beams, outputs = (self.inputs[name] for name in ("search", "normalization", "beams", "hypotheses"))
         beams.input(self._no_more, [outputs, beams, search], outputs, **hidden)
         outputs.input(self._no_less, [outputs, beams, search], beams, **hidden)
-        search.change(self._kinds, search, [self.of_beams, self.of_samples], **hidden)
+        search.change(self._kinds, [outputs, beams, search], [self.of_beams, self.of_samples, beams], **hidden)
         kind.input(self._penalty, kind, self.inputs["length_penalty"], **hidden)
 
     def _run(self, text: str, layer: int, head: int, *chosen: Any) -> list[Any]:
@@ -215,9 +215,9 @@ class Layout:
         """Beams that so many outputs need."""
         return max(outputs, beams) if search == SEARCHES[0] else beams
 
-    def _kinds(self, search: str) -> tuple[Any, Any]:
+    def _kinds(self, outputs: int, beams: int, search: str) -> tuple[Any, Any, int]:
         samples = search != SEARCHES[0]
-        return gr.Group(visible=not samples), gr.Group(visible=samples)
+        return gr.Group(visible=not samples), gr.Group(visible=samples), self._no_less(outputs, beams, search)
 
     def _penalty(self, kind: str) -> float:
         return default_penalty(kind, self.offer.defaults.length_penalty)

@@ -214,3 +214,9 @@ def test_a_token_that_hides_among_the_facts_stops_the_card():
     result = Result("data", 1, [Measurement("hf_" + "x" * 30, "bleu", 1.0)])
     with pytest.raises(ValueError, match="the card would hold a token"):
         write_card(facts(results=[result]), "ann/my-model")
+
+
+def test_a_token_of_any_form_stops_the_card():
+    known = facts(recipe={"data": {"train": {"json": "of-no-known-form.jsonl"}}})
+    with pytest.raises(ValueError, match="the card would hold a token"):
+        write_card(known, "ann/my-model", token="of-no-known-form")

@@ -40,6 +40,30 @@ def test_only_what_belongs_to_the_model(folder):
     assert "pickle" in found.left_out["optimizer.pt"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "optimizer.PT", "w.joblib", "a.npy", "state.pkl.gz", "opt.distcp", "data_position_0.json", "off_schedule.json",
+        "token_budget.json", "predictions/10.jsonl", "events.out.tfevents.1", "runs/x/events.out.tfevents.1", "logs/optimizer.pt",
+        "pytorch_model.bin.index.json",
+    ],
+)  # fmt: skip
+def test_pickles_and_states_of_a_training_stay(name, folder):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("{}")
+    assert list(contents(folder).left_out) == [name]
+
+
+@pytest.mark.parametrize(
+    "name", ["run.sh", "train.log", "nb.ipynb", "x.toml", "a.csv", "vocab.tsv", "recipe.YAML", "LICENSE", "x/y"]
+)
+def test_a_token_in_a_file_of_any_name_is_found(name, folder):
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("export HF_TOKEN=hf_" + "x" * 30)
+    with pytest.raises(ValueError, match="holds a token"):
+        contents(folder)
+
+
 def test_code_that_is_not_there_is_that_of_the_package(folder):
     whole = {file.path: file.size for file in contents(folder).files}
     (folder / "attention.py").unlink()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from transduct.hub.private import holds_token, public_text, without_secrets
+from transduct.hub.private import CHUNK, found_in, holds_token, public_text, without_secrets
 
 TOKEN = "hf_" + "Ab1" * 10
 
@@ -29,6 +29,18 @@ TOKEN = "hf_" + "Ab1" * 10
         ("google-t5/t5-small", "google-t5/t5-small"),
         ("either/or, 1/2 and a / b", "either/or, 1/2 and a / b"),
         (f"with {TOKEN} in it", "with ... in it"),
+        ("github_pat_11ABCDEFG0123456789_abcdefghijk", "..."),
+        ("sk-abcdefghijklmnop1234567 and sk-ant-api03-abcdefgh_ijkl", "... and ..."),
+        ("glpat-abcdefghijk-lmno_pqr", "..."),
+        ("sk-cs-europarl-v7-train-2000", "sk-cs-europarl-v7-train-2000"),
+        ("https://host.org/x?token=abcdef&X-Amz-Signature=abc", "https://host.org/x"),
+        ("see https://host.org/x#access_token=abc for it", "see https://host.org/x for it"),
+        ("postgres://u:p@ss@host/db", "postgres://host/db"),
+        ("https://u:p?q@host/x", "https://host/x"),
+        ("file:///home/someone/secret/x.csv", "x.csv"),
+        ("cat file:///home/someone/x.csv file://localhost/home/someone/y.csv", "cat x.csv y.csv"),
+        ("file:///C:/Users/someone/x.csv", "x.csv"),
+        ("cat file:///C:/Users/someone/x.csv", "cat x.csv"),
         ("translate English to German: ", "translate English to German: "),
     ],
 )
@@ -58,6 +70,33 @@ def test_values_of_a_recipe():
         "training": {"hub_token": "...", "push_to_hub_token": "...", "learning_rate": 0.1, "seed": None},
         "evaluation": {"inputs": ["a", "b ..."]},
     }
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["token", "passwd", "private_key", "authorization", "aws_secret_access_key", "github_token", "Access-Key", "passphrase"],
+)
+def test_keys_of_secrets(key):
+    assert without_secrets({key: "abc"}) == {key: "..."}
+
+
+@pytest.mark.parametrize(
+    "key", ["pad_token", "decoder_start_token_id", "tokens_per_batch", "tokenizer", "key_size", "target_tokens"]
+)
+def test_keys_of_no_secrets(key):
+    assert without_secrets({key: "abc"}) == {key: "abc"}
+
+
+@pytest.mark.parametrize("before", [0, CHUNK - 10, CHUNK, 2 * CHUNK - 30])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_token_is_found_wherever_it_stands_in_a_file(before, encoding, tmp_path):
+    path = tmp_path / "x.dat"
+    path.write_bytes(b" " * before + f" {TOKEN} ".encode(encoding) + b"\xff" * 100)
+    assert found_in(path) == (True, False)
+    path.write_bytes(b" " * before + f" {Path.home()}/x ".encode(encoding))
+    assert found_in(path) == (False, True)
+    path.write_bytes(b" " * before + b"nothing")
+    assert found_in(path) == (False, False)
 
 
 def test_tokens_are_found():

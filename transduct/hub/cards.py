@@ -63,8 +63,11 @@ class Said:
         return bool(self.license or self.languages or self.task)
 
 
-def write_card(facts: Facts, repository: str, said: Said | None = None) -> str:
+def write_card(facts: Facts, repository: str, said: Said | None = None, token: str | None = None) -> str:
     """The card of a model that will be `repository`, with its mark.
+
+    Args:
+        token: that must not be in it, of whatever form.
 
     Raises:
         ValueError: if it would hold a token.
@@ -82,7 +85,7 @@ def write_card(facts: Facts, repository: str, said: Said | None = None) -> str:
         _section("Training", _training(facts)),
     ]
     text = "\n\n".join(part for part in parts if part) + "\n"
-    if holds_token(text):
+    if holds_token(text, token):
         raise ValueError("the card would hold a token: take it out of the recipe or the names of the metrics")
     return f"{text}\n{MARK.format(_checksum(text))}\n"
 

@@ -1,9 +1,9 @@
 """What of a folder belongs on the Hub: the model, its tokenizer, its code and its documents; nothing of a training, no pickle."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from transformers.dynamic_module_utils import get_relative_import_files
@@ -11,15 +11,17 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from transduct.configuration import AUTO_MAP
 from transduct.convert.checkpoint import SAFETENSORS, TORCH, read_json
 from transduct.hub.facts import RECIPE, RECORD
-from transduct.hub.private import holds_token, without_secrets
+from transduct.hub.private import found_in, without_secrets
 from transduct.pretrained import code_files
 
 CARD, INDEX = "README.md", f"{SAFETENSORS}.index.json"
-PICKLES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth")
-OF_TRAINING = ("trainer_state.json", "manifest.json", "training_report.html")
-TEXTS = (".json", ".md", ".py", ".txt", ".yaml", ".yml")
-LARGEST_TEXT = 20_000_000
-"""Bytes of the largest text in which tokens are looked for."""
+PICKLES = (".bin", ".ckpt", ".dill", ".distcp", ".joblib", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth")
+PACKED = (".bz2", ".gz", ".lz4", ".tar", ".xz", ".zip", ".zst")
+OF_TRAINING = (
+    "trainer_state.json", "manifest.json", "training_report.html", "data_position_*.json", "off_schedule.json",
+    "token_budget.json", "predictions/*", "checkpoint-*/*", "events.out.tfevents*", "*/events.out.tfevents*",
+)  # fmt: skip
+"""Patterns of names in the folder."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,11 @@ def contents(folder: Path, token: str | None = None) -> Contents:
         if reason is not None:
             left_out[name] = reason
             continue
-        if path.suffix in TEXTS and path.stat().st_size <= LARGEST_TEXT:
-            text = path.read_text(encoding="utf-8", errors="replace")
-            if holds_token(text, token):
+        if path.suffix != ".safetensors":
+            holds_token, names_home = found_in(path, token)
+            if holds_token:
                 raise ValueError(f"{str(path)!r} holds a token of the Hub or of another service: take it out before you share it")
-            if name != RECORD and f"{Path.home()}{os.sep}" in text:
+            if name != RECORD and names_home:
                 notes.append(f"{name} names a folder of yours: look at it, for others will see it")
         if name == CARD:
             continue
@@ -125,13 +127,21 @@ def _stays(name: str, path: Path, folder: Path) -> str | None:
     parts = Path(name).parts
     if any(part.startswith(".") or part == "__pycache__" or part.endswith((".part", ".old")) for part in parts):
         return "hidden, or left by a command that was stopped"
-    if path.suffix in PICKLES:
+    if _is_pickle(path):
         return "a pickle, which could run anything where it is loaded"
-    if name in OF_TRAINING or (len(parts) > 1 and parts[0].startswith("checkpoint-")):
+    if name.endswith(".bin.index.json"):
+        return "of pickles, which stay here"
+    if any(fnmatchcase(name, pattern) for pattern in OF_TRAINING):
         return "of the training"
     if len(parts) == 1 and (path.suffix == ".safetensors" or name == INDEX) and name not in weights_of(folder):
         return "not read, beside the weights that are"
     return None
+
+
+def _is_pickle(path: Path) -> bool:
+    """Whether a file may be one by its name, packed or not."""
+    *_, before, last = ["", "", *(suffix.lower() for suffix in path.suffixes)]
+    return last in PICKLES or (last in PACKED and before in PICKLES)
 
 
 def weights_of(folder: Path) -> set[str]:

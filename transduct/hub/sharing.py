@@ -124,7 +124,7 @@ def prepare(folder: str | Path, repository: str, options: Options, token: str | 
         notes.append(f"{CARD} is the one in the folder, which a person wrote")
     else:
         said = _completed(options.said, old) if old is not None and not by_hand else options.said
-        card = write_card(facts_of(path, options.evaluations), repository, said)
+        card = write_card(facts_of(path, options.evaluations), repository, said, token or get_token())
         if said.license is None:
             notes.append("the card states no licence: name one with --license")
     return Share(path, repository, inside.files, inside.left_out, card, not by_hand or options.overwrite_card, notes, options)
@@ -230,7 +230,7 @@ def _agreed_card(api: HfApi, share: Share, head: Any) -> tuple[str | None, list[
     if not share.card_is_ours:
         return share.card, []
     said = _completed(options.said, there)
-    return write_card(facts_of(share.folder, options.evaluations), share.repository, said), []
+    return write_card(facts_of(share.folder, options.evaluations), share.repository, said, api.token or get_token()), []
 
 
 @contextmanager

@@ -182,7 +182,15 @@ def update_card(trainer: Any, said: "Said") -> None:
 
     if not keep_card(trainer):
         repository = trainer.hub_model_id or Path(trainer.args.output_dir).absolute().name
-        write_whole(Path(trainer.args.output_dir) / CARD, write_card(facts_of_trainer(trainer), repository, said))
+        write_whole(
+            Path(trainer.args.output_dir) / CARD, write_card(facts_of_trainer(trainer), repository, said, upload_token(trainer))
+        )
+
+
+def upload_token(trainer: Any) -> str | None:
+    """What the upload that is going on was given, or the training."""
+    token = trainer.upload_with[0]
+    return trainer.args.hub_token if token is None else token
 
 
 def keep_card(trainer: Any) -> bool:
@@ -223,8 +231,8 @@ def _card_on_the_hub(trainer: Any) -> str | None:
 
     if trainer.hub_model_id is None:
         return None
-    token, revision = trainer.upload_with
-    api = HfApi(token=trainer.args.hub_token if token is None else token)
+    revision = trainer.upload_with[1]
+    api = HfApi(token=upload_token(trainer))
     with told(trainer.hub_model_id):
         try:
             head = api.model_info(trainer.hub_model_id, revision=trainer.args.hub_revision if revision is None else revision)

@@ -1,5 +1,6 @@
 """`transduct.evaluate`: what the model writes is what is measured; outputs of files; what does not fit."""
 
+import inspect
 import json
 
 import pytest
@@ -7,7 +8,7 @@ from datasets import Dataset
 
 import transduct
 from tiny_translation import tiny_translation
-from transduct.decoding.evaluate import read_outputs
+from transduct.decoding.evaluate import NOT_MEASURED, OF_STRATEGIES, OPTIONS, read_outputs
 from transduct.decoding.test_sets import Columns
 from transduct.training.metrics import METRICS
 from transduct.training.predictions import read_predictions
@@ -39,6 +40,34 @@ def test_what_the_model_writes_is_measured(loaded, tmp_path):
     assert [path.name for path in file.parent.iterdir()] == ["outputs.jsonl"]
     again = transduct.evaluate(None, None, PAIRS, named, hypotheses=outputs, resamples=20)
     assert again == found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_sample": True, "seed": 3, "top_k": 0},
+        {"minimum_bayes_risk": "chrf", "num_samples": 4},
+        {"drafts": True, "no_repeat_ngram_size": 2},
+        {"replace_unknown": True, "alignment_layer": 0},
+        {"max_length_by_source": (0, 3), "num_beams": 1},
+    ],
+    ids=str,
+)
+def test_options_of_translate_are_those_of_an_evaluation(loaded, tmp_path, options):
+    file = tmp_path / "outputs.jsonl"
+    transduct.evaluate(*loaded, PAIRS, ["wer"], predictions=file, max_new_tokens=6, resamples=0, **options)
+    outputs = transduct.translate(*loaded, SOURCES, max_new_tokens=6, **options)
+    assert read_outputs(file, 5) == outputs != transduct.translate(*loaded, SOURCES, max_new_tokens=7)
+
+
+def test_every_argument_of_translate_is_taken_or_refused_by_name(loaded):
+    taken = inspect.signature(transduct.translate).parameters.keys() - {"texts", "generation"}
+    named = inspect.signature(transduct.evaluate).parameters.keys()
+    others = {"alignment_layer", "alignment_heads"}
+    assert taken - named == OPTIONS | OF_STRATEGIES | NOT_MEASURED | others
+    for name in NOT_MEASURED:
+        with pytest.raises(ValueError, match=f"^{name}: one text for each source is measured"):
+            transduct.evaluate(*loaded, PAIRS, **{name: 1})
 
 
 def test_predictions_are_there_while_they_come(loaded, tmp_path):

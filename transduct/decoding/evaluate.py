@@ -17,12 +17,20 @@ from transduct.decoding.lines import OutputFile, read_lines
 from transduct.decoding.measuring import RESAMPLES, measure, named_metrics
 from transduct.decoding.progress import progress_bar
 from transduct.decoding.sharing import Processes
+from transduct.decoding.strategies import Strategy
 from transduct.decoding.test_sets import Columns, Example, examples_of_pairs, open_test_set
+from transduct.decoding.translate import alignment_options
 from transduct.decoding.translator import TranslationOptions, Translator
 from transduct.decoding.windows import WINDOW, windows
 
-OPTIONS = frozenset(field.name for field in fields(TranslationOptions)) - {"alignments", "num_return_sequences", "generation"}
-"""Arguments of `translate` that an evaluation has, too."""
+OF_STRATEGIES = frozenset(field.name for field in fields(Strategy))
+"""Arguments of `translate` that are fields of a strategy."""
+OPTIONS = frozenset(field.name for field in fields(TranslationOptions)) - {
+    "alignments", "generation", "num_return_sequences", "strategy",
+}  # fmt: skip
+"""Arguments of `translate` that are fields of its options, and that an evaluation has, too."""
+NOT_MEASURED = frozenset({"num_return_sequences", "phrases", "return_alignments", "return_scores", "target_prefixes"})
+"""Arguments of `translate` that an evaluation has not: it measures one text for each source, from the source alone."""
 
 Predict = Callable[[Sequence[str], Sequence[int]], list[str]]
 """The outputs for sources with these numbers."""
@@ -59,14 +67,15 @@ def evaluate(
         resamples: test sets to draw for confidence and comparison; 0: none.
         predictions: a file to write outputs to. resume: go on with it where a run was stopped.
         columns: where the texts are.
-        window, progress, share, engine, search: arguments of `translate`, such as `num_beams` or `tgt_lang`.
+        window, progress, share, engine, search: arguments of `translate`, such as `num_beams`, `tgt_lang` or `do_sample`; all but
+            those of `NOT_MEASURED`.
 
     Returns:
         `{"examples": number, "metrics": {name: ...}}`, each with `score`, `signature`, `mean`, `confidence`, and with a baseline
         `baseline` and `p_value`; see `measuring.py`.
 
     Raises:
-        ValueError: for unknown metrics, bad examples, and numbers of texts that do not fit each other.
+        ValueError: for unknown metrics, bad examples, numbers of texts that do not fit each other, and as of `translate`.
     """
     named = named_metrics(metrics)
     columns = columns or Columns()
@@ -105,10 +114,25 @@ def report(
 
 
 def translating(model: Any, tokenizer: Any, search: Mapping[str, Any]) -> Predict:
-    """A model as what writes the best hypothesis for each source."""
-    own = {name: value for name, value in search.items() if name in OPTIONS}
-    generation = {name: value for name, value in search.items() if name not in OPTIONS}
-    translator = Translator(model, tokenizer, TranslationOptions(**own, generation=generation))
+    """A model as what writes the best hypothesis for each source.
+
+    Args:
+        search: arguments of `translate`.
+
+    Raises:
+        ValueError: for those of `NOT_MEASURED`, and for options that contradict each other.
+    """
+    if refused := sorted(NOT_MEASURED.intersection(search)):
+        raise ValueError(
+            f"{', '.join(refused)}: one text for each source is measured, and what the source alone gives; leave it out, or "
+            "measure what translate gives, as hypotheses"
+        )
+    rest = dict(search)
+    alignments = alignment_options(False, rest.pop("alignment_layer", None), rest.pop("alignment_heads", None))
+    strategy = Strategy(**{name: rest.pop(name) for name in OF_STRATEGIES.intersection(rest)})
+    own = {name: rest.pop(name) for name in OPTIONS.intersection(rest)}
+    options = TranslationOptions(**own, alignments=alignments, strategy=strategy, generation=rest)
+    translator = Translator(model, tokenizer, options)
     return lambda sources, numbers: [found[0].text for found in translator(sources, numbers)]
 
 

@@ -4,10 +4,13 @@ import inspect
 import json
 
 import pytest
+import torch
 from datasets import Dataset
+from transformers import AutoTokenizer
 
 import transduct
 from tiny_translation import tiny_translation
+from transduct import TransductForConditionalGeneration
 from transduct.decoding.evaluate import NOT_MEASURED, OF_STRATEGIES, OPTIONS, read_outputs
 from transduct.decoding.test_sets import Columns
 from transduct.training.metrics import METRICS
@@ -82,6 +85,28 @@ def test_predictions_are_there_while_they_come(loaded, tmp_path):
     options = dict(predictions=file, resume=True, max_new_tokens=4, window=2, max_source_length=30)
     found = transduct.evaluate(*loaded, [*pairs[:4], PAIRS[4]], ["chrf"], **options)
     assert found == transduct.evaluate(*loaded, [*pairs[:4], PAIRS[4]], ["chrf"], max_new_tokens=4)
+    assert len(read_outputs(file, 5)) == 5
+
+
+def test_a_run_goes_on_with_its_own_model_alone(tmp_path):
+    """Models are known by the names that they were loaded by, those that draft, too."""
+    file = tmp_path / "outputs.jsonl"
+    for name, seed in (("one", 0), ("other", 7)):
+        for part in tiny_translation(seed=seed):
+            part.save_pretrained(tmp_path / name)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "one")
+    one, again, other = (
+        TransductForConditionalGeneration.from_pretrained(tmp_path / name, dtype=torch.float32)
+        for name in ("one", "one", "other")
+    )
+    options = dict(metrics=["wer"], predictions=file, max_new_tokens=4, window=1, resamples=0, max_source_length=30)
+    with pytest.raises(ValueError, match="line 2 has"):
+        transduct.evaluate(one, tokenizer, [PAIRS[0], ("too long " * 40, "a")], drafts=one, **options)
+    options |= dict(resume=True)
+    for model, drafts, name in ((other, one, "model"), (one, other, "drafts")):
+        with pytest.raises(ValueError, match=rf"was written with {name}='.*one', now it is '.*other': say the same"):
+            transduct.evaluate(model, tokenizer, PAIRS, drafts=drafts, **options)
+    transduct.evaluate(again, tokenizer, PAIRS, drafts=again, **options)
     assert len(read_outputs(file, 5)) == 5
 
 

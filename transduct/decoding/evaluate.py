@@ -65,7 +65,9 @@ def evaluate(
         hypotheses: outputs that are there already, to be measured in place of a model's.
         baseline: outputs of another system, to compare with.
         resamples: test sets to draw for confidence and comparison; 0: none.
-        predictions: a file to write outputs to. resume: go on with it where a run was stopped.
+        predictions: a file to write outputs to. resume: go on with it where a run was stopped, with the same options and the
+            same model. Models are known by the names that they were loaded by: of two that were made in Python, or changed since,
+            nothing tells that they are not the same.
         columns: where the texts are.
         window, progress, share, engine, search: arguments of `translate`, such as `num_beams`, `tgt_lang` or `do_sample`; all but
             those of `NOT_MEASURED`.
@@ -91,7 +93,8 @@ def evaluate(
     if hypotheses is None:
         if model is None or tokenizer is None:
             raise ValueError("model or tokenizer is None: evaluate needs both, or hypotheses")
-        settings = {name: str(value) for name, value in search.items()} | {"command": "evaluate", "engine": engine}
+        settings = {name: str(_known_as(value)) for name, value in search.items()}
+        settings |= {"command": "evaluate", "engine": engine, "model": str(_known_as(model))}
         if engine is not None or isinstance(model, (str, Path)):
             model = load_engine(model, engine)
         written = None if predictions is None else Written(Path(predictions), settings, resume)
@@ -99,6 +102,11 @@ def evaluate(
     elif predictions is not None:
         raise ValueError("predictions would be the hypotheses again: leave it out")
     return report(examples, hypotheses, named, baseline, resamples)
+
+
+def _known_as(value: Any) -> Any:
+    """What tells a value from others when a run goes on: of a model the name that it was loaded by, "" for one made here."""
+    return getattr(value, "name_or_path", value)
 
 
 def report(

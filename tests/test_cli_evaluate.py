@@ -146,6 +146,15 @@ def test_the_folder_of_a_run(finished, data, tmp_path, capsys):
     assert printed(capsys, finished, "--data-folder", tmp_path, "--resamples", 0) == expected
 
 
+def test_the_folder_of_a_run_is_a_model(finished, data, tmp_path, capsys):
+    """Behind which a test set may be named, or a recipe."""
+    file = _recipe(tmp_path, finished)
+    (finished / "recipe.yaml").write_text(file.read_text())
+    for names in ([data], [file]):
+        expected = printed(capsys, finished / "model", *names, "--resamples", 0)
+        assert printed(capsys, finished, *names, "--resamples", 0) == expected
+
+
 def test_the_folder_of_a_run_knows_where_its_data_are(finished, data, tmp_path, capsys):
     """As its training has noted it; programs are not run because a folder says so."""
     file = _recipe(tmp_path, finished)

@@ -1,6 +1,7 @@
 """`transduct score`: what it writes, and what it refuses."""
 
 import json
+import shutil
 
 import pytest
 
@@ -35,6 +36,20 @@ def test_scores_and_perplexity(folder, files, capsys):
     printed = capsys.readouterr()
     assert [float(line) for line in printed.out.splitlines()] == pytest.approx([each.score for each in want], abs=2e-5)
     assert printed.err == f"perplexity {perplexity(want):.4f} of the {3 + 5 + 5 + 2 + 4} tokens that this run has scored\n"
+
+
+def test_the_folder_of_a_run(folder, files, tmp_path, capsys):
+    run_folder = tmp_path / "run"
+    run_folder.mkdir()
+    (run_folder / "recipe.yaml").write_text("output: run\n")
+    assert run(["score", str(run_folder), *files]) == 2
+    assert f"the run in {str(run_folder)!r} has no model yet" in capsys.readouterr().err
+    shutil.copytree(folder, run_folder / "model")
+    printed = []
+    for name in (run_folder / "model", run_folder):
+        assert run(["score", str(name), *files]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
 
 
 def test_json_and_normalisation(folder, files, tmp_path):

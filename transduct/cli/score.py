@@ -6,7 +6,9 @@ import typer
 
 
 def score(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder of ours or of transformers, or an id of the Hub.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A folder of ours, a run's included, or of transformers, or an id of the Hub.")
+    ],
     source: Annotated[str, typer.Option(help="File of source lines, UTF-8.")],
     target: Annotated[str, typer.Option(help="File of target lines, as many.")],
     output: Annotated[str | None, typer.Option(help="File to write; without it standard output.")] = None,

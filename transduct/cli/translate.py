@@ -7,7 +7,10 @@ import typer
 
 def translate(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A folder of ours, of transformers or of an export; or an id of the Hub.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A folder of ours, a run's included, of transformers or of an export; or an id of the Hub."
+        ),
     ],
     input: Annotated[str | None, typer.Option(help="File of lines, UTF-8; without it standard input.")] = None,
     output: Annotated[str | None, typer.Option(help="File to write; without it standard output.")] = None,

@@ -348,7 +348,7 @@ def load_model(name: str, dtype: torch.dtype, device: Any) -> Any:
     import transduct
 
     transduct.register()
-    check_folder(name)
+    name = model_folder(name)
     with quiet_loading():
         model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype)
     return model.to(device).eval()
@@ -361,8 +361,7 @@ def load_tokenizer(name: str) -> Any:
     import transduct
 
     transduct.register()
-    check_folder(name)
-    return AutoTokenizer.from_pretrained(name)
+    return AutoTokenizer.from_pretrained(model_folder(name))
 
 
 def vocabularies(tokenizer: Any) -> list[dict[str, int]]:
@@ -374,10 +373,20 @@ def vocabularies(tokenizer: Any) -> list[dict[str, int]]:
     return [tokenizer.get_vocab(), of_target]
 
 
-def check_folder(name: str) -> None:
-    """Raises ValueError for what is written like a folder and is none, before the Hub is asked for it."""
-    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+def model_folder(name: str) -> str:
+    """What a model is loaded from: a name as it is, but of the output folder of a run its folder `model`.
+
+    Raises:
+        ValueError: for what is written like a folder and is none, before the Hub is asked for it, and for a run without a model.
+    """
+    folder = Path(name)
+    if name.startswith((".", "/", "~")) and not folder.expanduser().is_dir():
         raise ValueError(f"there is no folder {name!r}")
+    if not (folder / "recipe.yaml").is_file() or (folder / "config.json").is_file():
+        return name
+    if not (folder / "model").is_dir():
+        raise ValueError(f"the run in {name!r} has no model yet: its training writes one at its end")
+    return str(folder / "model")
 
 
 @contextmanager

@@ -23,6 +23,17 @@ def test_a_table_has_a_heading_for_each_place_and_marks_problems():
     assert str(Findings()).endswith("no problem found")
 
 
+def test_no_text_of_a_folder_acts_on_the_terminal():
+    findings = Findings("here")
+    findings.note("config\x1b[8m", "the key \x9b2J\u202e is unknown\n\nno problem found")
+    findings.problem("two", "is wrong")
+    assert str(findings) == (
+        "here\n"
+        "  note     config\\x1b[8m  the key \\x9b2J\\u202e is unknown\\n\\nno problem found\n"
+        "  PROBLEM  two            is wrong\n\n1 problem found"
+    )
+
+
 def test_json_holds_all_of_it():
     values = json.loads(json.dumps(some().to_dict()))
     assert values["problems"] == 1

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transduct.terminal import printable
+
 if TYPE_CHECKING:
     import torch
 
@@ -62,9 +64,9 @@ def _show(verb: str, result: "Converted") -> None:
         "checked": f"NOTHING: {result.unchecked}" if result.checked is None else str(result.checked),
     }
     for name, value in lines.items():
-        typer.echo(f"{name:<11} {value}".replace("\n", "\n" + " " * 12))
+        typer.echo(printable(f"{name:<11} {value}".replace("\n", "\n" + " " * 12), lines=True))
     for note in result.notes:
-        typer.echo(f"{'note':<11} {note}")
+        typer.echo(printable(f"{'note':<11} {note}"))
 
 
 def _converted(result: "Converted") -> dict[str, Any]:
@@ -106,7 +108,7 @@ def report_engine(source: str, result: "Exported", as_json: bool) -> None:
         "checked": str(result.checked),
     }
     for name, value in lines.items():
-        typer.echo(f"{name:<11} {value}".replace("\n", "\n" + " " * 12))
+        typer.echo(printable(f"{name:<11} {value}".replace("\n", "\n" + " " * 12), lines=True))
 
 
 def _files(names: list[str]) -> str:

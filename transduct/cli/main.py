@@ -34,6 +34,7 @@ from transduct.cli.push import push
 from transduct.cli.score import score
 from transduct.cli.train import train
 from transduct.cli.translate import translate
+from transduct.terminal import printable
 
 USAGE_ERRORS: Any = typer.BadParameter.__bases__
 """click's `UsageError`, from wherever this version of typer takes click."""
@@ -104,9 +105,7 @@ def _report(message: str, code: int) -> int:
     """
     process = os.environ.get("RANK", "0")
     name = "transduct" if process == "0" else f"transduct (process {process})"
-    line = " ".join(message.split())
-    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
-    print(f"{name}: {shown}", file=sys.stderr)
+    print(f"{name}: {printable(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from transduct.terminal import printable
+
 Level = Literal["ok", "note", "problem"]
 
 
@@ -65,16 +67,19 @@ class Findings(list[Finding]):
         return {"problems": len(self.problems), "findings": [asdict(finding) for finding in self]}
 
     def __str__(self) -> str:
-        """A table under a heading for each place, problems marked, and their number."""
+        """A table under a heading for each place, problems marked, and their number.
+
+        Places are as they were given. What stands in a folder is anybody's, see `printable`.
+        """
         lines: list[str] = []
-        width = min(28, max((len(finding.subject) for finding in self), default=0))
+        width = min(28, max((len(printable(finding.subject)) for finding in self), default=0))
         place = None
         for finding in self:
             if finding.place != place:
                 place = finding.place
                 lines += ["", place] if lines else [place]
             mark = "PROBLEM" if finding.level == "problem" else finding.level
-            lines.append(f"  {mark:<7}  {finding.subject:<{width}}  {finding.text}".rstrip())
+            lines.append(f"  {mark:<7}  {printable(finding.subject):<{width}}  {printable(finding.text)}".rstrip())
         count = len(self.problems)
         verdict = "no problem found" if count == 0 else "1 problem found" if count == 1 else f"{count} problems found"
         return "\n".join([*lines, "", verdict])

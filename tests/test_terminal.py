@@ -1,0 +1,25 @@
+"""What a terminal would act on is told instead."""
+
+import pytest
+
+from transduct.terminal import printable
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a file.txt, größer 語", "a file.txt, größer 語"),
+        ("\x1b[2J\x07", "\\x1b[2J\\x07"),
+        ("\x9b31m", "\\x9b31m"),
+        ("gpj.\u202eexe", "gpj.\\u202eexe"),
+        ("\udcff", "\\udcff"),
+        ("one\r\ntwo\tthree", "one\\r\\ntwo\\tthree"),
+    ],
+    ids=ascii,
+)
+def test_only_what_is_seen_is_printed(text, told):
+    assert printable(text) == told
+
+
+def test_lines():
+    assert printable("one\r\n\x1btwo", lines=True) == "one\\r\n\\x1btwo"

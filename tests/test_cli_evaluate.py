@@ -9,6 +9,7 @@ import transduct
 from launching import launch
 from tiny_translation import tiny_translation
 from transduct.cli.main import run
+from transduct.decoding.engines import MARKS
 from transduct.decoding.evaluate import translating
 from transduct.training.metrics import METRICS
 from transduct.training.predictions import read_predictions
@@ -225,7 +226,20 @@ def test_recipes_that_cannot_be_evaluated(finished, data, tmp_path, capsys):
         capsys, file, "--tgt-lang", "de", "--prefix", "a"
     )
     assert "engine: a recipe says how its test set is searched" in fails(capsys, file, "--engine", "int8")
-    assert "a recipe says where its texts are" in fails(capsys, file, "--source-field", "en")
+    assert "--source-field, --split: a recipe says where its texts are" in fails(
+        capsys, file, "--source-field", "en", "--split", "dev", "--limit", 2
+    )
+    (tmp_path / "fast").mkdir()
+    (tmp_path / "fast" / MARKS["ctranslate2"]).touch()
+    assert f"{tmp_path}/fast was written for ctranslate2, but the search of a recipe needs a model of torch" in fails(
+        capsys, tmp_path / "fast", file
+    )
+    out = tmp_path / "out.txt"
+    out.write_text("a\n" * len(SOURCES))
+    for names in ([finished / "model", file], [file, data], [finished / "model", data]):
+        told = " ".join(map(str, names))
+        assert f"{told}: with --hypotheses there is no MODEL" in fails(capsys, *names, "--hypotheses", out)
+    assert printed(capsys, file, "--hypotheses", out, "--data-folder", tmp_path, "--resamples", 0).startswith("4 examples")
     assert "is the recipe trained to its end?" in fails(capsys, _recipe(tmp_path, tmp_path / "elsewhere"))
     assert "has no test set (data.test)" in fails(capsys, _recipe(tmp_path, finished, data={"train": {"json": "test.jsonl"}}))
     denoising = dict(objective={"name": "span_corruption"}, data={"train": {"text": "x.txt"}})
@@ -247,6 +261,8 @@ def test_refusals(model, data, tmp_path, capsys):
         ([model, data, "--baseline", out], "out.txt has 1 outputs, but there are 4 examples"),
         ([data, "--hypotheses", out, "--predictions", "x"], "--predictions would be the --hypotheses again"),
         ([data, "--hypotheses", out, "--engine", "onnx"], "--engine onnx: with --hypotheses nothing is searched"),
+        ([data, "--hypotheses", out, "--dtype", "bfloat16", "--window", "3"], "--dtype bfloat16, --window 3: with --hypotheses"),
+        ([data, "--hypotheses", out, "--data-folder", "x"], "--data-folder 'x' belongs to a recipe"),
         ([model, data, "--predictions", data], f"--predictions {data} is {data}, which is read: name another file"),
         ([model, data, "--baseline", out, "--predictions", out], f"--predictions {out} is {out}, which is read"),
         ([model, data, "--resume"], "--resume belongs to --predictions"),

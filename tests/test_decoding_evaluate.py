@@ -162,8 +162,10 @@ def test_outputs_of_files(tmp_path):
 
 def test_arguments_that_contradict_each_other(loaded):
     for arguments, options, message in (
-        (loaded, {"hypotheses": SOURCES}, "leave out model and search options"),
-        ((None, None), {"hypotheses": SOURCES, "num_beams": 2}, "leave out model and search options"),
+        (loaded, {"hypotheses": SOURCES}, "leave out model, tokenizer, window and search options"),
+        ((None, loaded[1]), {"hypotheses": SOURCES}, "leave out model, tokenizer"),
+        ((None, None), {"hypotheses": SOURCES, "num_beams": 2}, "leave out model, tokenizer"),
+        ((None, None), {"hypotheses": SOURCES, "window": 3}, "leave out model, tokenizer, window"),
         ((None, None), {}, "model or tokenizer is None"),
         ((None, None), {"hypotheses": SOURCES, "predictions": "x"}, "predictions would be the hypotheses again"),
         ((None, None), {"hypotheses": SOURCES[:2]}, "there are 2 predictions, but 5 examples"),

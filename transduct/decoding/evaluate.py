@@ -88,8 +88,12 @@ def evaluate(
         examples = list(examples_of_pairs(data, columns))
     if resume and predictions is None:
         raise ValueError("resume=True belongs to predictions, the file to go on with")
-    if hypotheses is not None and (model is not None or search or engine is not None):
-        raise ValueError("hypotheses are measured in place of what a model writes: leave out model and search options, or them")
+    unused = search or window != WINDOW or any(each is not None for each in (model, tokenizer, engine))
+    if hypotheses is not None and unused:
+        raise ValueError(
+            "hypotheses are measured in place of what a model writes: leave out model, tokenizer, window and search "
+            "options, or them"
+        )
     if hypotheses is None:
         if model is None or tokenizer is None:
             raise ValueError("model or tokenizer is None: evaluate needs both, or hypotheses")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transduct.decoding.commands import DTYPES, check_output, engine_for, load_for, model_folder
-from transduct.decoding.engines import Engine
+from transduct.decoding.engines import Engine, engine_of
 from transduct.decoding.evaluate import Predict, Written, predict, read_outputs, report, translating
 from transduct.decoding.measuring import RESAMPLES, named_metrics
 from transduct.decoding.sharing import Processes
@@ -81,12 +81,24 @@ def _check(options: EvaluationOptions) -> None:
         raise ValueError(f"--dtype {options.dtype!r} must be one of {', '.join(DTYPES)}")
     if options.resume and options.predictions is None:
         raise ValueError("--resume belongs to --predictions, the file to go on with")
-    if options.hypotheses is not None and options.engine is not None:
-        raise ValueError(f"--engine {options.engine}: with --hypotheses nothing is searched; leave it out")
-    if options.hypotheses is not None and options.predictions is not None:
+    if options.hypotheses is not None:
+        _check_without_model(options)
+
+
+def _check_without_model(options: EvaluationOptions) -> None:
+    """Raises ValueError for what has no use where outputs are there already."""
+    if options.predictions is not None:
         raise ValueError("--predictions would be the --hypotheses again: leave it out")
-    if options.hypotheses is not None and options.search:
-        raise ValueError(f"{', '.join(options.search)}: with --hypotheses nothing is searched; leave it out")
+    chosen = {
+        f"--engine {options.engine}": options.engine is not None,
+        f"--dtype {options.dtype}": options.dtype != "float32",
+        f"--window {options.window}": options.window != WINDOW,
+    }
+    if unused := [*options.search, *(name for name, is_ in chosen.items() if is_)]:
+        raise ValueError(f"{', '.join(unused)}: with --hypotheses nothing is searched; leave it out")
+    first, *others = options.names
+    if others and (_is_recipe(first) or Path(first).is_dir() or any(map(_is_recipe, others))):
+        raise ValueError(f"{' '.join(options.names)}: with --hypotheses there is no MODEL; name the test set or its recipe alone")
 
 
 # ---- models and test sets ----------------------------------------------------------------------------------------------------
@@ -94,22 +106,26 @@ def _found(options: EvaluationOptions) -> tuple[str | None, Recipe | None, Seque
     """The model, the recipe if one says what is evaluated, and else the names of the test set."""
     first, *others = options.names
     if options.hypotheses is not None and not _is_recipe(first):
+        _check_no_data_folder(options)
         return None, None, options.names
     if not others and not _is_recipe(first):
         raise ValueError(f"{first}: name the test set behind the model, or a recipe, or the output folder of a run")
     if len(others) > 1 or (others and not _is_recipe(others[0])):
-        if options.data_folder is not None:
-            raise ValueError(
-                f"--data-folder {options.data_folder!r} belongs to a recipe: other paths are relative to where you are"
-            )
+        _check_no_data_folder(options)
         return first, None, others
     recipe, own_model = _recipe(others[0] if others else first, options.data_folder)
-    if options.columns != Columns(limit=options.columns.limit):
-        raise ValueError(f"{options.columns}: a recipe says where its texts are; leave all but the limit out")
+    named = {"--source-field": "source", "--target-field": "target", "--config": "config", "--split": "split"}
+    if chosen := [name for name, key in named.items() if getattr(options.columns, key) != getattr(Columns(), key)]:
+        raise ValueError(f"{', '.join(chosen)}: a recipe says where its texts are; leave it out")
     if options.columns.limit is not None:
         assert recipe.data.test is not None
         recipe.data.test.limit = options.columns.limit
     return (first if others else str(own_model)), recipe, []
+
+
+def _check_no_data_folder(options: EvaluationOptions) -> None:
+    if options.data_folder is not None:
+        raise ValueError(f"--data-folder {options.data_folder!r} belongs to a recipe: other paths are relative to where you are")
 
 
 def _is_recipe(name: str) -> bool:
@@ -170,6 +186,11 @@ def _worker(model: str, recipe: Recipe | None, options: EvaluationOptions, devic
     chosen = {"dtype": options.dtype != "float32", "engine": options.engine is not None}
     if unused := [*(set(options.search) - OF_RECIPES), *(name for name, is_ in chosen.items() if is_)]:
         raise ValueError(f"{', '.join(sorted(unused))}: a recipe says how its test set is searched; leave it out")
+    if (written := engine_of(model)) is not None:
+        raise ValueError(
+            f"{model} was written for {written}, but the search of a recipe needs a model of torch: name the files of its "
+            "test set in place of the recipe, or the model that was exported"
+        )
     from rich.console import Console
 
     from transduct import register

@@ -1,5 +1,7 @@
 """Searches behind `translate`: samples, minimum Bayes risk, drafts, phrases and prefixes, from text to text."""
 
+import itertools
+
 import pytest
 
 from tiny_translation import TEXTS, tiny_translation
@@ -70,6 +72,17 @@ def test_a_text_in_pieces_has_its_phrases_somewhere(both, ordered):
     free = [each.score for each in translate(*both, pieces, return_scores=True)]
     forced = [each.score for each in translate(*both, pieces, phrases=[["q1"]] * 3, return_scores=True)]
     assert one.score == pytest.approx(sum(free) - min(a - b for a, b in zip(free, forced, strict=True)), abs=1e-4)
+
+
+def test_phrases_that_do_not_fit_into_one_piece_together(both):
+    """Both cost least in the same piece, which has room for one of them alone."""
+    options = dict(num_beams=4, max_new_tokens=6, split_sentences=True)
+    pieces = ["hello there.", "ABC cab."]
+    for phrases in itertools.permutations(["qrst", "xyz", "mnop"], 2):
+        (text,) = translate(*both, [" ".join(pieces)], phrases=[phrases], **options)
+        assert all(phrase in text for phrase in phrases)
+    with pytest.raises(ValueError, match="line 1 is translated in 2 pieces, and its phrases do not fit into them"):
+        translate(*both, [" ".join(pieces)], phrases=[["qrst", "xyz", "mnop"]], **options)
 
 
 # ---- samples ------------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def evaluate(
     if hypotheses is None:
         if model is None or tokenizer is None:
             raise ValueError("model or tokenizer is None: evaluate needs both, or hypotheses")
-        settings = {name: str(_known_as(value)) for name, value in search.items()}
+        settings: dict[str, Any] = {name: str(_known_as(value)) for name, value in search.items()}
         settings |= {"command": "evaluate", "engine": engine, "model": str(_known_as(model))}
         if engine is not None or isinstance(model, (str, Path)):
             model = load_engine(model, engine)

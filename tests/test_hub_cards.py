@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from huggingface_hub import ModelCard
 from configs import tiny
 from transduct import describe
 from transduct.hub import Said, facts_of, write_card
-from transduct.hub.cards import cell, fenced, is_ours, license_in, table
+from transduct.hub.cards import cell, code, fenced, is_ours, license_in, table
 from transduct.hub.facts import Facts, Measurement, Result, described
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1"
@@ -175,7 +176,12 @@ NASTY = "a|b <script>alert(1)</script> [x](javascript:1)\n# heading & `code`"
 
 
 def test_texts_stay_what_they_are():
-    assert cell(NASTY) == "a\\|b &lt;script>alert(1)&lt;/script> [x](javascript:1) # heading &amp; `code`"
+    assert cell(NASTY) == "a\\|b &lt;script>alert(1)&lt;/script> \\[x\\](javascript:1) # heading &amp; \\`code\\`"
+    assert cell("![x](http://elsewhere.example/x.png)") == "!\\[x\\](http://elsewhere.example/x.png)"
+    assert cell("\\[x](y) *a* _b_ c_d ~~e~~") == "\\\\\\[x\\](y) \\*a\\* \\_b\\_ c_d \\~\\~e\\~\\~"
+    assert cell("a\x1b[2J\u202eb") == "a\\\\x1b\\[2J\\\\u202eb"
+    assert cell(cell(NASTY)) == cell(NASTY)
+    assert (code("nrefs:1|tok:13a"), code("a`b"), code("<b>")) == ("`nrefs:1\\|tok:13a`", "a\\`b", "&lt;b>")
     assert table(("x", "y"), [(NASTY, "1")]).count("\n") == 2
     assert fenced("text", "a ``` b").startswith("````text\n")
     result = Result(NASTY, 3, [Measurement(NASTY, "bleu", 1.0, NASTY)])
@@ -186,6 +192,23 @@ def test_texts_stay_what_they_are():
         not in card.replace(fenced("yaml", yaml.safe_dump(recipe, sort_keys=False).rstrip()), "").split("## Results")[1]
     )
     assert ModelCard(card).data.eval_results[0].metric_name == NASTY
+
+
+def test_no_fact_is_a_link_or_a_picture():
+    picture = "![x](http://elsewhere.example/x.png)"
+    origin = {"family": picture, "class": picture}
+    recipe = {"data": {"train": {"dataset": picture, "source_language": picture, "target_language": picture}}}
+    known = facts(
+        config=tiny(origin=origin),
+        recipe={**recipe, "model": {"from_pretrained": picture}},
+        results=[Result(picture, 3, [Measurement(picture, "bleu", 1.0, picture)])],
+        history=[{"step": 1, "loss": 1.0}, {"step": 1, f"eval_{picture}": 1.0}],
+        imported={"source": picture, "commit": picture, "checked": [picture]},
+    )
+    text = write_card(known, "ann/my-model").split("---\n", 2)[2]
+    outside = re.sub(r"^(```+)\w*\n.*?\n\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert outside.count("http://elsewhere.example/x.png") >= 10
+    assert "![" not in outside
 
 
 def test_no_token_no_path_and_no_user_name(tmp_path):

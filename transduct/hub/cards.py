@@ -18,6 +18,7 @@ from transduct.accounting import ModelDescription
 from transduct.hub.facts import SEQ2SEQ, Facts, Result, data_name
 from transduct.hub.private import holds_token, public_text
 from transduct.hub.snippets import snippet
+from transduct.terminal import printable
 from transduct.training.metrics import without_timings
 from transduct.training.report import logged_points, number
 
@@ -162,18 +163,17 @@ def _summary(facts: Facts, said: Said) -> str:
     start = facts.section("model").get("from_pretrained")
     sentences = [f"{kind} of {facts.description.parameters:,} parameters."]
     if origin:
-        source = "" if base_model(facts) is None else f", `{base_model(facts)}` at {facts.imported['commit']}"
-        sentences.append(
-            f"Its weights were imported from a checkpoint of {origin.get('family')} ({origin.get('class')}){source}."
-        )
+        source = "" if base_model(facts) is None else f", {code(str(base_model(facts)))} at {cell(str(facts.imported['commit']))}"
+        family, its_class = (cell(str(origin.get(name))) for name in ("family", "class"))
+        sentences.append(f"Its weights were imported from a checkpoint of {family} ({its_class}){source}.")
     if start:
-        sentences.append(f"It was trained further from `{start}`.")
+        sentences.append(f"It was trained further from {code(str(start))}.")
     if all(facts.languages):
-        sentences.append("From {} to {}.".format(*facts.languages))
+        sentences.append("From {} to {}.".format(*map(cell, map(str, facts.languages))))
     sentences.append("" if said.license else "Its licence is not stated here: ask whoever published it before you use it.")
     if facts.has_original_card:
         sentences.append("The card of the original is README.original.md; its terms go on to hold.")
-    return cell(" ".join(filter(None, sentences)))
+    return " ".join(filter(None, sentences))
 
 
 def _use(facts: Facts, repository: str) -> str:
@@ -191,7 +191,7 @@ def _results(results: Sequence[Result]) -> str:
         rows = []
         for one in result.measurements:
             value = number(one.value) + ("" if one.confidence is None else f" ± {number(one.confidence)}")
-            rows.append((one.name, value, "" if one.signature is None else f"`{one.signature}`"))
+            rows.append((one.name, value, "" if one.signature is None else code(one.signature)))
         head = f"On {cell(result.data)}, {result.examples:,} examples:"
         tables.append(f"{head}\n\n{table(('metric', 'value', 'signature'), rows)}")
     return "\n\n".join(tables)
@@ -289,10 +289,26 @@ def _at_or_before(points: Mapping[float, float], steps: Iterable[float]) -> dict
 
 
 # ---- Markdown -----------------------------------------------------------------------------------------------------------------
-def cell(text: str) -> str:
-    """A text that stays what it is in a line or a cell of Markdown: no HTML, no column, no line of its own."""
-    plain = " ".join(public_text(text).split())
-    return plain.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+class Markdown(str):
+    """A text in which what is not ours is escaped already."""
+
+
+def cell(text: str) -> Markdown:
+    """A text that stays what it is in a line or a cell of Markdown: no HTML, link or picture, no column, no line of its own."""
+    if isinstance(text, Markdown):
+        return text
+    plain = re.sub(r"[\\`*~|\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", _public_line(text))
+    return Markdown(plain.replace("&", "&amp;").replace("<", "&lt;"))
+
+
+def code(text: str) -> "Markdown":
+    """A text as code in a line or a cell, where it has nothing that would end either."""
+    plain = _public_line(text)
+    return Markdown("`{}`".format(plain.replace("|", "\\|"))) if re.fullmatch(r"[\w.,:;|/@#+=() -]+", plain) else cell(plain)
+
+
+def _public_line(text: str) -> str:
+    return printable(" ".join(public_text(text).split()))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -113,7 +113,7 @@ def compare_whisper(model: Any, folder: Path, seed: int = 0) -> Comparison:
         gaps, scale = [], 0.0
         for clip, (ids, found) in zip(frames, engine.greedy(frames, prompt, limit), strict=True):
             wanted = own.steps(clip, prompt, ids)[: len(found)]  # (T, V)
-            gaps.append((wanted - found).abs().flatten())
+            gaps.append((wanted - found).abs())  # (T, V)
             scale = max(scale, float(wanted.abs().max()))
         answers = zip(frames, own.answers(frames, prompt, limit), engine.answers(frames, prompt, limit), strict=True)
         apart = [
@@ -121,7 +121,7 @@ def compare_whisper(model: Any, folder: Path, seed: int = 0) -> Comparison:
             for clip, one, other in answers
             if one != other
         ]
-    every = torch.cat(gaps)
+    every = torch.cat(gaps)  # (tokens, V)
     return Comparison(
         pairs=CLIPS,
         tokens=len(every),

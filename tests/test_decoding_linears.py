@@ -121,6 +121,23 @@ def test_what_cannot_be_copied(make):
 
 
 @pytest.mark.parametrize("make", COPIES)
+@pytest.mark.parametrize("shape", [(40,), (0, 40), (1, 40), (2, 0, 40), (2, 3, 4, 40)], ids=str)
+def test_inputs_of_any_shape(make, shape):
+    linear, states = nn.Linear(40, 24), torch.randn(shape)
+    with torch.no_grad():
+        found, wanted = make(nn.Sequential(linear))(states), linear(states)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("make", COPIES)
+def test_a_copy_takes_float32_alone(make):
+    model = model_of()
+    inputs = dict(input_ids=words(2, 5), decoder_input_ids=words(2, 4, seed=1))
+    with torch.no_grad(), pytest.raises(ValueError, match="matrix takes float32, not bfloat16: leave the copy in float32"):
+        make(model).to(torch.bfloat16)(**inputs)
+
+
+@pytest.mark.parametrize("make", COPIES)
 def test_a_copy_is_not_trained(make):
     model = model_of()
     copied = make(model)

@@ -40,7 +40,7 @@ class Int8Linear(CopiedLinear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self.check_input(input)
-        rows = input.flatten(0, -2)  # (tokens, D)
+        rows = input.reshape(-1, input.shape[-1])  # (tokens, D)
         step = rows.abs().amax(1, keepdim=True) / self.levels + TINIEST  # (tokens, 1)
         middle = self.levels + 1
         codes = (rows / step).add_(middle + 0.5).to(torch.uint8)  # (tokens, D), rounded by cutting off

@@ -29,9 +29,14 @@ class CopiedLinear(nn.Module):
         self.bias = None if linear.bias is None else linear.bias.detach()
 
     def check_input(self, input: torch.Tensor) -> None:
-        """Raises ValueError for an input that is not on a CPU, and for one that wants gradients."""
+        """Raises ValueError for an input that is not on a CPU or not of float32, and for one that wants gradients."""
         if not input.is_cpu:
             check_cpu(self.what, input.device)
+        if input.dtype != torch.float32:
+            raise ValueError(
+                f"{self.what} takes float32, not {str(input.dtype).removeprefix('torch.')}: leave the copy in float32, and call "
+                "it without autocast"
+            )
         if input.requires_grad and torch.is_grad_enabled():
             raise ValueError(f"{self.what} has no gradients: call the copy inside torch.no_grad(), and train the model itself")
 

@@ -11,6 +11,8 @@ from typing import Any
 WORD_START = "▁"
 """How SentencePiece writes the space before a word; it stays."""
 NAMES = {" ": "␣", "\n": "↵", "\t": "⇥"}
+BLANKS = ("\u115f", "\u1160", "\u2800", "\u3164", "\uffa0")
+"""Letters and a sign that are drawn as nothing: Hangul's fillers and Braille without dots."""
 JOINERS = ("\u200c", "\u200d")
 """Zero-width characters that shape the letters or signs beside them, as in Persian and in emoji."""
 
@@ -45,14 +47,15 @@ def visible(text: str) -> str:
     shown = "".join(NAMES.get(each) or (_code(each) if _is_shapeless(each) else each) for each in text)
     if text and all(each in JOINERS for each in text):
         return "".join(map(_code, text))
-    if text and unicodedata.combining(text[0]):
+    if text and unicodedata.category(text[0])[0] == "M":
         return f"◌{shown}"
     return shown
 
 
 def _is_shapeless(character: str) -> bool:
-    """Whether it is a control, a space other than the usual one, no character at all, or turns the direction of text."""
-    return character not in JOINERS and unicodedata.category(character) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs")
+    """Whether it is a control, a blank other than the usual one, no character at all, or turns the direction of text."""
+    category = unicodedata.category(character)
+    return character in BLANKS or (character not in JOINERS and category in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"))
 
 
 def _code(character: str) -> str:

@@ -312,7 +312,7 @@ def _public_line(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [[cell(text) for text in row] for row in (head, *rows)]
+    lines: list[list[str]] = [[cell(text) for text in row] for row in (head, *rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], ["---"] * len(head), *lines[1:]])
 
 

@@ -24,9 +24,11 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 import uvicorn
+import yaml
 
 GITATTRIBUTES = b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"
 REPO = r"(?P<repo>[^/]+/[^/]+)"
+ISO_639 = "[a-z]{2,3}|code|multilingual"
 REVISION = r"(?P<revision>[^/?]+)"
 
 
@@ -278,7 +280,12 @@ class Hub:
 
     @route("POST", "/api/validate-yaml")
     def validate(self, request: Request) -> Response:
-        return answer({"errors": [], "warnings": []})
+        """As the Hub looks at the languages of a card; the rest of its metadata pass."""
+        found = re.match(r"---\n(.*?)\n---", request.json["content"], re.DOTALL)
+        languages = (yaml.safe_load(found[1]) or {}).get("language") or [] if found else []
+        wrong = [code for code in ([languages] if isinstance(languages, str) else languages) if not re.fullmatch(ISO_639, code)]
+        errors = [{"message": f'"language" must be of ISO 639, but is {code}'} for code in wrong]
+        return answer({"errors": errors, "warnings": []}, 400 if errors else 200)
 
     @route("GET", f"/api/models/{REPO}(/revision/{REVISION})?")
     def info(self, request: Request) -> Response:

@@ -1,13 +1,14 @@
 """`transduct push` on the command line: what it prints. What it does is tested in test_hub_sharing.py."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
 
 from hub_clients import client_in_this_process
-from hub_server import Account, Hub, serving
+from hub_server import Account, Blob, Hub, serving
 from tiny_translation import tiny_translation
 from transduct.cli.main import run
 
@@ -31,6 +32,12 @@ def test_the_command_tells_where_the_model_is(folder, capsys, tmp_path, monkeypa
         assert (card.data.license, card.data.language, card.data.pipeline_tag) == ("mit", ["en"], "translation")
         assert run(["push", str(folder), "ann/model", "--json", "--license", "mit"]) == 0
         told = json.loads(capsys.readouterr().out)
+        repository = hub.repositories["ann/model"]
+        assert told["card"] == repository.files()["README.md"].content.decode()
+        repository.commit("main", repository.files() | {"adapter_config.json": Blob(b"{}"), "README.md": Blob(b"# Theirs\n")})
+        assert run(["push", str(folder), "ann/model", "--json"]) == 0
+        again = json.loads(capsys.readouterr().out)
+        assert (again["card"], again["deleted"]) == ("# Theirs\n", ["adapter_config.json"])
     assert told["url"] == f"{url}/ann/model"
     assert told["files"]["model.safetensors"] == (folder / "model.safetensors").stat().st_size
 
@@ -46,6 +53,18 @@ def test_a_rehearsal_sends_nothing(folder, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["url"] is None
     assert "model.safetensors" in told["files"]
+
+
+def test_names_of_files_do_nothing_to_a_terminal(folder, tmp_path, capsys):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    (copy / "\x1b[2J.txt").write_text("")
+    (copy / "\x1b]0;x\x07.pt").write_text("")
+    (copy / "README.md").write_text("# \x1b[2J\n")
+    assert run(["push", str(copy), "ann/model", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert not {"\x1b", "\x07"} & set(printed)
+    assert "\\x1b[2J.txt" in printed
+    assert "# \\x1b[2J\n" in printed
 
 
 def test_an_evaluation_is_told_in_the_card(folder, tmp_path, capsys):

@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from configs import tiny
 from transduct import describe
 from transduct.hub import Said, facts_of, write_card
-from transduct.hub.cards import cell, code, fenced, is_ours, license_in, table
+from transduct.hub.cards import cell, code, evaluated_in, fenced, is_ours, license_in, said_in, table
 from transduct.hub.facts import Facts, Measurement, Result, described
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1"
@@ -130,9 +130,11 @@ def test_what_an_import_has_noted():
 @pytest.mark.parametrize(
     ("recipe", "tag", "languages"),
     [
+        ({"data": {"test": {"source_language": "pt-BR", "target_language": "zh-CN"}}}, "translation", ["pt", "zh"]),
+        ({"data": {"test": {"source_language": ">>de<<", "target_language": "en_XX"}}}, "translation", ["en"]),
         ({}, None, None),
         ({"data": {"test": {"source_language": "de", "target_language": "en"}}}, "translation", ["de", "en"]),
-        ({"data": {"train": {"source_language": "deu_Latn", "target_language": "eng_Latn"}}}, "translation", None),
+        ({"data": {"train": {"source_language": "deu_Latn", "target_language": "eng_Latn"}}}, "translation", ["deu", "eng"]),
         ({"data": {"train": {"target_language": "en"}}}, None, ["en"]),
     ],
 )
@@ -146,6 +148,7 @@ def test_languages_of_a_recipe(recipe, tag, languages):
     [
         ({"license": "Apache 2.0"}, "license='Apache 2.0' must be the Hub's own word"),
         ({"task": "Translation"}, "task='Translation' must be the Hub's own word"),
+        ({"languages": ["pt-BR"]}, "language='pt-BR' must be a code of ISO 639 alone"),
         ({"languages": ["en", "English"]}, "language='English' must be a code of ISO 639"),
     ],
 )
@@ -169,6 +172,29 @@ def test_a_card_is_known_as_ours_until_somebody_changes_it():
     ):
         assert not is_ours(changed)
     assert license_in("# A model\n") is None
+
+
+def test_what_a_card_says_is_read_back():
+    said = Said("mit", ("de", "en"), "translation")
+    card = write_card(facts(results=[measured()]), "ann/my-model", said)
+    assert said_in(card) == said
+    assert evaluated_in(card) == ["wmt14, de-en, split test"]
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        "",
+        "# A model",
+        "---\nlicense: [a, b]\nlanguage: English\n---\n",
+        "---\nlanguage: 5\n---\n",
+        "---\nx: [\n---\n",
+        "---\n- x\n---\n",
+    ],
+)
+def test_a_card_of_whatever_form_is_read(card):
+    assert said_in(card) == Said()
+    assert evaluated_in(card) == []
 
 
 # ---- texts of all kinds, and what must not be told ----------------------------------------------------------------------------

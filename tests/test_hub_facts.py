@@ -94,6 +94,19 @@ def test_evaluations_take_the_place_of_the_run_s(run, tmp_path):
         facts_of(run / "model", {"newstest": file})
 
 
+@pytest.mark.parametrize(
+    "metric",
+    [31.0, None, {}, {"metric": "bleu"}, {"metric": "bleu", "score": "31"}, {"metric": 1, "score": 31.0},
+     {"metric": "bleu", "score": 31.0, "signature": 3}],
+    ids=str,
+)  # fmt: skip
+def test_metrics_of_another_form_are_no_evaluation(metric, run, tmp_path):
+    file = tmp_path / "metrics.of.a.run.json"
+    file.write_text(json.dumps({"examples": 10, "metrics": {"bleu": metric}}))
+    with pytest.raises(ValueError, match="is no evaluation: write it with"):
+        facts_of(run / "model", {"newstest": file})
+
+
 def test_a_folder_without_a_model(tmp_path):
     with pytest.raises(ValueError, match=r"holds no config\.json"):
         facts_of(tmp_path)

@@ -1,5 +1,7 @@
 """`transduct push` against a Hub over real HTTP: what goes there, what does not, and what is said when it fails."""
 
+import base64
+import json
 import shutil
 from pathlib import Path
 
@@ -12,8 +14,8 @@ from hub_server import Account, Blob, Fault, Hub, serving
 from tiny_translation import tiny_translation
 from transduct import TransductForConditionalGeneration
 from transduct.cli.main import run
-from transduct.hub import Options, Said, prepare, push
-from transduct.hub.cards import is_ours, license_in
+from transduct.hub import Options, Said, facts_of, prepare, push, write_card
+from transduct.hub.cards import is_ours, license_in, said_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the client's own uploads
 
@@ -97,6 +99,25 @@ def test_shards_replace_a_file_and_a_file_replaces_shards(online, hub, folder):
     assert {name for name in files(hub) if "safetensors" in name} == {"model.safetensors"}
 
 
+def test_parts_of_an_earlier_model_go(online, hub, folder):
+    """Its generation config and adapter, and its tokenizer if the new one has one; what is not known stays."""
+    push(folder, "ann/model")
+    old = {name: Blob(b"{}") for name in ("adapter_config.json", "spiece.model", "preprocessor_config.json", "notes.json")}
+    hub.repositories["ann/model"].commit("main", files(hub) | old)
+    (folder / "generation_config.json").unlink()
+    shared = push(folder, "ann/model")
+    assert set(shared.deleted) == {"generation_config.json", "adapter_config.json", "spiece.model", "preprocessor_config.json"}
+    assert "notes.json" in files(hub)
+    assert not set(shared.deleted) & set(files(hub))
+    for path in folder.glob("*token*"):
+        if path.suffix != ".py":
+            path.unlink()
+    shared = push(folder, "ann/model")
+    assert shared.deleted == []
+    assert "tokenizer.json stays as it is there, since the folder has no tokenizer" in shared.notes
+    assert "tokenizer.json" in files(hub)
+
+
 def test_branches_and_private_repositories(online, hub, folder):
     push(folder, "team/model", private=True, revision="next/one")
     repository = hub.repositories["team/model"]
@@ -107,7 +128,22 @@ def test_branches_and_private_repositories(online, hub, folder):
     push(folder, "team/public", private=False)
     assert not hub.repositories["team/public"].private
     with pytest.raises(ValueError, match="everybody can see it"):
-        push(folder, "team/public", private=True)
+        push(folder, "team/public", private=True, revision="next")
+    assert set(hub.repositories["team/public"].branches) == {"main"}
+    notes = push(folder, "team/model", private=False).notes
+    assert "the repository is private and stays so: the Hub's settings change it" in notes
+    assert repository.private
+
+
+def test_a_password_in_the_address_of_the_hub_is_not_told(hub, folder, tmp_path, monkeypatch, capsys):
+    hub.accounts["Basic " + base64.b64encode(b"ann:pass-word").decode()] = Account("ann")  # what the client makes of it
+    with serving(hub) as url:
+        address = url.replace("://", "://ann:pass-word@")
+        with client_in_this_process(address, tmp_path / "home", monkeypatch, TOKEN):
+            assert push(folder, "ann/model").url == f"{url}/ann/model"
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with client_in_this_process("http://ann:pass-word@127.0.0.1:9", tmp_path / "home", monkeypatch, TOKEN):
+        assert "pass-word" not in fails(capsys, folder, "ann/model")
 
 
 def test_nothing_is_sent_twice(online, hub, folder):
@@ -176,6 +212,50 @@ def test_a_card_of_ours_is_written_anew_and_keeps_the_licence(online, hub, folde
     assert license_in(card_there(hub)) == "mit"
     push(folder, "ann/model", said=Said(license="apache-2.0"))
     assert license_in(card_there(hub)) == "apache-2.0"
+
+
+def test_what_was_said_before_is_kept_until_it_is_said_anew(online, hub, folder):
+    push(folder, "ann/model", said=Said("mit", ("de",), "translation"))
+    assert push(folder, "ann/model").notes == []
+    assert said_in(card_there(hub)) == Said("mit", ("de",), "translation")
+    changed = card_there(hub) + "By hand.\n"
+    hub.repositories["ann/model"].commit("main", files(hub) | {"README.md": Blob(changed.encode())})
+    push(folder, "ann/model", overwrite_card=True)
+    assert is_ours(card_there(hub))
+    assert said_in(card_there(hub)) == Said("mit", ("de",), "translation")
+    push(folder, "ann/model", said=Said(languages=("en",)))
+    assert said_in(card_there(hub)) == Said("mit", ("en",), "translation")
+
+
+def test_the_licence_of_the_folder_s_card_goes_there(online, hub, folder):
+    push(folder, "ann/model")
+    (folder / "README.md").write_text(write_card(facts_of(folder), "ann/model", Said("mit")))
+    push(folder, "ann/model")
+    assert license_in(card_there(hub)) == "mit"
+
+
+def test_languages_of_another_recipe_are_told(online, hub, folder, tmp_path):
+    push(folder, "ann/model", said=Said(languages=("de", "en")))
+    (tmp_path / "run").mkdir()
+    folder.rename(tmp_path / "run" / "model")
+    data = "data: {test: {json: a.jsonl, source_language: fr, target_language: en}}\n"
+    (tmp_path / "run" / "recipe.yaml").write_text(data)
+    assert push(tmp_path / "run", "ann/model").notes == [
+        "the card keeps the language of the one before, ['de', 'en'], and not ['fr', 'en']: --language changes it"
+    ]
+
+
+def test_results_that_are_gone_are_told(online, hub, folder, tmp_path):
+    found = {"examples": 3, "metrics": {"BLEU": {"metric": "bleu", "score": 27.25}}}
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    push(folder, "ann/model", evaluations={"newstest": tmp_path / "found.json"})
+    assert push(folder, "ann/model", evaluations={"newstest": tmp_path / "found.json"}).notes == []
+    assert push(folder, "ann/model").notes == ["the card no longer tells results on newstest: give them again with --evaluation"]
+
+
+def test_a_language_that_the_hub_does_not_take(online, hub, folder, capsys):
+    (folder / "README.md").write_text("---\nlanguage: pt-BR\n---\n# Mine\n")
+    assert "must be of ISO 639" in fails(capsys, folder, "ann/model")
 
 
 def test_the_card_of_a_run_tells_of_its_training(online, hub, folder, tmp_path):

@@ -69,11 +69,19 @@ def test_a_config_without_a_version_is_of_the_first(folder):
     assert AutoModelForSeq2SeqLM.from_pretrained(written(folder, format_version=None)).config.format_version == FORMAT_VERSION
 
 
-@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, "next", 0])
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 99])
 def test_a_newer_format_is_refused(version, folder):
     written(folder, format_version=version, attention="of the future")
     for load in (TransductConfig.from_pretrained, AutoModelForSeq2SeqLM.from_pretrained):
         with pytest.raises(ValueError, match=f"format_version={version!r} is of a newer transduct than this one"):
+            load(folder)
+
+
+@pytest.mark.parametrize("version", ["next", "1", 0, -1, True, 1.0])
+def test_what_is_no_format_is_refused_as_that(version, folder):
+    written(folder, format_version=version)
+    for load in (TransductConfig.from_pretrained, AutoModelForSeq2SeqLM.from_pretrained):
+        with pytest.raises(ValueError, match=f"format_version={version!r} must be a whole number"):
             load(folder)
 
 

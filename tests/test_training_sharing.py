@@ -16,7 +16,7 @@ from hub_server import GITATTRIBUTES, Account, Blob, Fault, Hub, Repository, ser
 from test_training_run import start
 from tiny_training import tiny_trainer
 from transduct.hub import Said
-from transduct.hub.cards import is_ours, license_in
+from transduct.hub.cards import is_ours, license_in, said_in
 from transduct.training.sharing import Secret, SharingTrainer, facts_of_trainer, given_arguments, hide_token, update_card
 
 TOKEN = "hf_" + "w" * 30
@@ -86,6 +86,8 @@ def test_the_card_of_a_person_stays(tmp_path):
     assert is_ours(card.read_text())
     update_card(trainer, Said(license="apache-2.0"))
     assert license_in(card.read_text()) == "apache-2.0"
+    update_card(trainer, Said(languages=("en",)))
+    assert said_in(card.read_text()) == Said("apache-2.0", ("en",))
     card.write_text("# Mine\n")
     update_card(trainer, Said())
     assert card.read_text() == "# Mine\n"
@@ -188,6 +190,12 @@ def test_a_card_that_cannot_be_read_is_not_taken_for_none(hub, tmp_path, monkeyp
     with pytest.raises(ConnectionError, match="Push again later"):
         trainer.push_to_hub()
     assert files(hub, "ann/model")["README.md"] == b"# Theirs\n"
+
+
+def test_what_the_card_on_the_hub_says_is_kept(hub, tmp_path):
+    tiny_trainer(tmp_path / "one", push_to_hub=True, hub_model_id="ann/model").push_to_hub(license="mit")
+    tiny_trainer(tmp_path / "two", push_to_hub=True, hub_model_id="ann/model").push_to_hub(language="en")
+    assert said_in(files(hub, "ann/model")["README.md"].decode()) == Said("mit", ("en",))
 
 
 def test_a_form_that_nobody_has_filled_in_is_written_anew(hub, tmp_path):

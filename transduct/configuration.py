@@ -431,9 +431,12 @@ def _require(holds: bool, field: str, value: Any, rule: str) -> None:
 
 
 def _check_format(version: Any) -> None:
-    known = isinstance(version, int) and 1 <= version <= FORMAT_VERSION
+    number = isinstance(version, int) and not isinstance(version, bool) and version >= 1
+    _require(
+        number, "format_version", version, "must be a whole number from 1 on, as save_pretrained writes it: correct the file"
+    )
     rule = f"is of a newer transduct than this one, which reads formats up to {FORMAT_VERSION}: pip install --upgrade transduct"
-    _require(known, "format_version", version, rule)
+    _require(version <= FORMAT_VERSION, "format_version", version, rule)
 
 
 def _require_token(field: str, token: int | None, vocab_size: int) -> None:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transduct.terminal import printable
+
 if TYPE_CHECKING:
     from transduct.hub import Share, Shared
 
@@ -50,9 +52,11 @@ def push(
     if as_json:
         typer.echo(json.dumps(_as_json(share, shared), indent=2))
     elif shared is not None:
+        for path in shared.deleted:
+            _tell("deleted", path)
         for note in shared.notes:
-            typer.echo(f"{'note':<9}{note}")
-        typer.echo(f"{'shared':<9}{shared.url}, commit {shared.commit}")
+            _tell("note", note)
+        _tell("shared", f"{shared.url}, commit {shared.commit}")
 
 
 def _named(evaluations: Any) -> dict[str, str]:
@@ -67,19 +71,24 @@ def _named(evaluations: Any) -> dict[str, str]:
 
 def _show(share: "Share", whole: bool) -> None:
     """What goes where; of a rehearsal each file, and the card."""
-    typer.echo(f"{'folder':<9}{share.folder}")
-    typer.echo(f"{'to':<9}{share.repository}{'' if share.options.revision is None else f', branch {share.options.revision}'}")
+    _tell("folder", str(share.folder))
+    _tell("to", f"{share.repository}{'' if share.options.revision is None else f', branch {share.options.revision}'}")
     if whole:
         width = max(len(file.path) for file in share.files)
         for file in share.files:
-            typer.echo(f"{'file':<9}{file.path:<{width}}  {file.size:>14,} bytes")
-    typer.echo(f"{'files':<9}{len(share.files)} and the card, {share.size:,} bytes")
+            _tell("file", f"{file.path:<{width}}  {file.size:>14,} bytes")
+    _tell("files", f"{len(share.files)} and the card, {share.size:,} bytes")
     for name, reason in share.left_out.items():
-        typer.echo(f"{'left out':<9}{name}: {reason}")
+        _tell("left out", f"{name}: {reason}")
     for note in share.notes:
-        typer.echo(f"{'note':<9}{note}")
+        _tell("note", note)
     if whole:
-        typer.echo(f"\nREADME.md:\n\n{share.card}\nNothing was sent.")
+        card = printable(share.card, lines=True)
+        typer.echo(f"\nREADME.md:\n\n{card}\nNothing was sent.")
+
+
+def _tell(what: str, text: str) -> None:
+    typer.echo(f"{what:<9}{printable(text)}")
 
 
 def _as_json(share: "Share", shared: "Shared | None") -> dict[str, Any]:
@@ -89,7 +98,8 @@ def _as_json(share: "Share", shared: "Shared | None") -> dict[str, Any]:
         "revision": share.options.revision or "main",
         "files": {file.path: file.size for file in share.files},
         "left_out": dict(share.left_out),
-        "card": share.card,
+        "deleted": [] if shared is None else list(shared.deleted),
+        "card": share.card if shared is None else shared.card,
         "notes": [*share.notes, *(() if shared is None else shared.notes)],
         "url": None if shared is None else shared.url,
         "commit": None if shared is None else shared.commit,

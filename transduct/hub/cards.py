@@ -23,7 +23,10 @@ from transduct.training.metrics import without_timings
 from transduct.training.report import logged_points, number
 
 MARK = "<!-- Written by transduct from the facts of this checkpoint; remove this line if you edit the card. {} -->"
-LANGUAGE = r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual"
+LANGUAGE = "[a-z]{2,3}|code|multilingual"
+"""What the Hub takes for one; it refuses the longer tags, such as pt-BR."""
+WORD = r"[a-z0-9]+([.+-][a-z0-9]+)*"
+"""What a licence and a task are named by."""
 ROWS = 12
 """Of the table of the training at most."""
 TASKS = {
@@ -52,16 +55,22 @@ class Said:
 
     def __post_init__(self) -> None:
         for name, value in (("license", self.license), ("task", self.task)):
-            if value is not None and not re.fullmatch(r"[a-z0-9]+([.+-][a-z0-9]+)*", value):
+            if value is not None and not re.fullmatch(WORD, value):
                 example = "apache-2.0, or other" if name == "license" else "translation"
                 raise ValueError(f"{name}={value!r} must be the Hub's own word for it, in small letters, such as {example}")
         for code in self.languages:
             if not re.fullmatch(LANGUAGE, code):
-                raise ValueError(f"language={code!r} must be a code of ISO 639 in small letters, such as en")
+                raise ValueError(
+                    f"language={code!r} must be a code of ISO 639 alone, in small letters, such as en, or pt for pt-BR"
+                )
 
     def __bool__(self) -> bool:
         """Whether anything was said."""
         return bool(self.license or self.languages or self.task)
+
+    def completed(self, before: "Said") -> "Said":
+        """What is said now and, of what is not, what was said before."""
+        return Said(self.license or before.license, self.languages or before.languages, self.task or before.task)
 
 
 def write_card(facts: Facts, repository: str, said: Said | None = None, token: str | None = None) -> str:
@@ -97,9 +106,39 @@ def is_ours(card: str) -> bool:
     return bool(mark) and card.rstrip() == f"{text}\n{MARK.format(_checksum(text))}"
 
 
+def said_in(card: str) -> Said:
+    """What the metadata of a card state of what only a person can say, as far as the Hub takes their words."""
+    data = _data_of(card)
+    languages = data.get("language")
+    return Said(
+        _word(data.get("license")),
+        tuple(
+            str(one) for one in (languages if isinstance(languages, list) else [languages]) if re.fullmatch(LANGUAGE, str(one))
+        ),
+        _word(data.get("pipeline_tag")),
+    )
+
+
 def license_in(card: str) -> str | None:
     """The licence that the metadata of a card state."""
-    return ModelCard(card, ignore_metadata_errors=True).data.get("license")
+    return said_in(card).license
+
+
+def evaluated_in(card: str) -> list[str]:
+    """The names of the test sets of which the metadata of a card tell results."""
+    return list(dict.fromkeys(result.dataset_name for result in _data_of(card).eval_results or ()))
+
+
+def _data_of(card: str) -> ModelCardData:
+    """A card's metadata, empty where they are none that can be read."""
+    try:
+        return ModelCard(card, ignore_metadata_errors=True).data
+    except (ValueError, yaml.YAMLError):
+        return ModelCardData()
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) and re.fullmatch(WORD, value) else None
 
 
 def _checksum(text: str) -> str:
@@ -124,7 +163,7 @@ def _metadata(facts: Facts, repository: str, said: Said) -> ModelCardData:
     ]
     return ModelCardData(
         base_model=base_model(facts),
-        language=_languages(facts, said) or None,
+        language=languages_of(facts, said) or None,
         license=said.license,
         library_name="transformers",
         pipeline_tag=task,
@@ -145,10 +184,10 @@ def base_model(facts: Facts) -> str | None:
     return facts.imported.get("source") if facts.imported.get("commit") else None
 
 
-def _languages(facts: Facts, said: Said) -> list[str]:
-    """Codes as the Hub wants them: ISO 639, alone."""
-    codes = said.languages or [code for code in facts.languages if code is not None and re.fullmatch(LANGUAGE, code)]
-    return list(dict.fromkeys(codes))
+def languages_of(facts: Facts, said: Said) -> list[str]:
+    """Codes as the Hub wants them: ISO 639, without the country and the script that a recipe may name."""
+    codes = said.languages or [re.split("[-_]", named)[0] for named in facts.languages if named is not None]
+    return [one for one in dict.fromkeys(codes) if re.fullmatch(LANGUAGE, one)]
 
 
 # ---- text ---------------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import yaml
@@ -187,10 +188,23 @@ def _results(path: Path, recipe: Mapping[str, Any]) -> list[Result]:
     return [Result(data_name(data), noted.get("examples", 0), found)]
 
 
+def _is_measured(metric: Any) -> bool:
+    """Whether this is what `transduct evaluate` says of a metric."""
+    return (
+        isinstance(metric, dict)
+        and isinstance(metric.get("metric"), str)
+        and isinstance(metric.get("signature"), (str, NoneType))
+        and isinstance(metric.get("score"), (int, float))
+        and isinstance(metric.get("confidence"), (int, float, NoneType))
+    )
+
+
 def _evaluation(name: str, path: Path) -> Result:
     """What `transduct evaluate --json` found."""
     values = _json(path)
-    if not isinstance(values.get("metrics"), dict) or not isinstance(values.get("examples"), int):
+    metrics = values.get("metrics")
+    whole = isinstance(metrics, dict) and all(map(_is_measured, metrics.values()))
+    if not whole or not isinstance(values.get("examples"), int):
         raise ValueError(f"{path} is no evaluation: write it with `transduct evaluate MODEL DATASET --json > FILE`")
     found = [
         Measurement(key, one["metric"], one["score"], one.get("signature"), one.get("confidence"))

@@ -10,7 +10,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,20 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from transduct import __version__
-from transduct.hub.cards import Said, is_ours, license_in, write_card
+from transduct.hub.cards import Said, evaluated_in, is_ours, languages_of, said_in, task_of, write_card
 from transduct.hub.facts import facts_of
 from transduct.hub.folders import CARD, INDEX, File, contents, model_folder
+from transduct.hub.private import public_text
 
 WEIGHTS = re.compile(rf"model\.safetensors|model-\d+-of-\d+\.safetensors|{re.escape(INDEX)}")
-"""Files that an earlier model may have left in the repository, and that would be read in place of the new ones."""
+OF_MODEL = ("generation_config.json", "adapter_config.json", "adapter_model.safetensors")
+OF_SOURCES = (
+    "added_tokens.json", "chat_template.jinja", "merges.txt", "preprocessor_config.json", "processor_config.json",
+    "sentencepiece.bpe.model", "source.spm", "special_tokens_map.json", "spiece.model", "target.spm", "tokenizer.json",
+    "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt",
+)  # fmt: skip
+"""Files that an earlier model may have left in the repository, and that would be read with the new ones, or in their place: of
+weights, of other parts of a model, and of its tokenizer and feature extractor."""
 REQUEST_ERROR: Any = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
 """What the client raises when a connection fails, from whichever library this version of huggingface_hub takes it."""
 AGAIN = "Push again later: what has been uploaded is not sent twice"
@@ -68,6 +76,8 @@ class Share:
     card: str
     """The card to upload, if the repository has none that a person wrote."""
     card_is_ours: bool
+    said: Said
+    """For the card: by the options, and by the one in the folder."""
     notes: Sequence[str]
     options: Options
 
@@ -82,6 +92,10 @@ class Shared:
 
     url: str
     commit: str
+    card: str
+    """That of the repository from now on."""
+    deleted: Sequence[str] = ()
+    """Files of an earlier model."""
     notes: Sequence[str] = ()
 
 
@@ -112,6 +126,7 @@ def prepare(folder: str | Path, repository: str, options: Options, token: str | 
     written = path / CARD
     old = written.read_text(encoding="utf-8") if written.is_file() else None
     by_hand = old is not None and not is_ours(old)
+    said = options.said if old is None else options.said.completed(said_in(old))
     notes = list(inside.notes)
     if by_hand and not options.overwrite_card:
         assert old is not None
@@ -123,11 +138,11 @@ def prepare(folder: str | Path, repository: str, options: Options, token: str | 
         card = old
         notes.append(f"{CARD} is the one in the folder, which a person wrote")
     else:
-        said = _completed(options.said, old) if old is not None and not by_hand else options.said
         card = write_card(facts_of(path, options.evaluations), repository, said, token or get_token())
         if said.license is None:
             notes.append("the card states no licence: name one with --license")
-    return Share(path, repository, inside.files, inside.left_out, card, not by_hand or options.overwrite_card, notes, options)
+    ours = not by_hand or options.overwrite_card
+    return Share(path, repository, inside.files, inside.left_out, card, ours, said, notes, options)
 
 
 def _check_names(repository: str, revision: str | None, token: str | None) -> None:
@@ -143,11 +158,6 @@ def _check_names(repository: str, revision: str | None, token: str | None) -> No
         raise ValueError("token must be one word without spaces and line breaks; it is not shown here")
 
 
-def _completed(said: Said, card: str) -> Said:
-    """What is said now, with the licence that was stated before where none is."""
-    return replace(said, license=said.license or license_in(card))
-
-
 # ---- the network --------------------------------------------------------------------------------------------------------------
 def upload(share: Share, token: str | None = None) -> Shared:
     """Make the repository and the branch, if they are not there, and commit what `prepare` has seen.
@@ -159,16 +169,21 @@ def upload(share: Share, token: str | None = None) -> Shared:
     options = share.options
     with told(share.repository):
         api.create_repo(share.repository, private=options.private, exist_ok=True)
-        head = _head(api, share.repository, options.revision)
         if options.private:
-            check_private(share.repository, head)
-        card, notes = _agreed_card(api, share, head)
-        wanted = {file.path for file in share.files}
-        stale = [path for path in _names(head) if WEIGHTS.fullmatch(path) and path not in wanted]
+            check_private(share.repository, api.model_info(share.repository))
+        head = _head(api, share.repository, options.revision)
+        notes = (
+            ["the repository is private and stays so: the Hub's settings change it"]
+            if options.private is False and head.private
+            else []
+        )
+        there = card_there(api, share.repository, head)
+        card = _agreed_card(share, there, notes, token or get_token())
+        stale = _stale(share, _names(head), notes)
         operations: list[Any] = [
             *(CommitOperationDelete(path) for path in stale),
             *(CommitOperationAdd(file.path, _source(file)) for file in share.files),
-            *([] if card is None else [CommitOperationAdd(CARD, card.encode())]),
+            *([] if card == there else [CommitOperationAdd(CARD, card.encode())]),
         ]
         done = api.create_commit(
             share.repository,
@@ -178,7 +193,7 @@ def upload(share: Share, token: str | None = None) -> Shared:
             parent_commit=head.sha,
         )
     branch = "" if options.revision is None else f"/tree/{options.revision}"
-    return Shared(f"{api.endpoint}/{share.repository}{branch}", done.oid, notes)
+    return Shared(public_text(f"{api.endpoint}/{share.repository}{branch}"), done.oid, card, stale, notes)
 
 
 def _source(file: File) -> str | bytes:
@@ -215,22 +230,50 @@ def _names(head: Any) -> list[str]:
     return [sibling.rfilename for sibling in head.siblings or ()]
 
 
-def _agreed_card(api: HfApi, share: Share, head: Any) -> tuple[str | None, list[str]]:
-    """The card to commit, None for that which is there, and what to say about it."""
+def _stale(share: Share, there: Sequence[str], notes: list[str]) -> list[str]:
+    """What to delete of an earlier model. Its tokenizer goes only where the folder has one, for it may have been shared alone."""
+    wanted = {file.path for file in share.files}
+    old = [path for path in there if path not in wanted]
+    stale = [path for path in old if WEIGHTS.fullmatch(path) or path in OF_MODEL]
+    of_sources = [path for path in old if path in OF_SOURCES]
+    if wanted.isdisjoint(OF_SOURCES):
+        notes += [f"{path} stays as it is there, since the folder has no tokenizer" for path in of_sources]
+        return stale
+    return [*stale, *of_sources]
+
+
+def _written_anew(share: Share, there: str, notes: list[str], token: str | None) -> str:
+    """A card of facts that keeps what was said in the one before it."""
+    facts, said = facts_of(share.folder, share.options.evaluations), share.said.completed(said_in(there))
+    pairs = {
+        "language": (languages_of(facts, said), languages_of(facts, share.said)),
+        "task": (task_of(facts, said), task_of(facts, share.said)),
+    }
+    for name, (kept, found) in pairs.items():
+        if found and kept != found:
+            notes.append(f"the card keeps the {name} of the one before, {kept}, and not {found}: --{name} changes it")
+    for name in evaluated_in(there):
+        if name not in {result.data for result in facts.results}:
+            notes.append(f"the card no longer tells results on {name}: give them again with --evaluation")
+    return write_card(facts, share.repository, said, token)
+
+
+def _agreed_card(share: Share, there: str | None, notes: list[str], token: str | None) -> str:
+    """The card that the repository shall have: `there`, if a person wrote that. `notes` gets what there is to say of it."""
     options = share.options
-    there = card_there(api, share.repository, head)
-    if there is None or there == share.card or options.overwrite_card:
-        return share.card, []
-    if not is_ours(there):
+    if there is None or there == share.card:
+        return share.card
+    if not is_ours(there) and not options.overwrite_card:
         if not share.card_is_ours:
             own = f"yours is another: `hf upload {share.repository} {share.folder / CARD} {CARD}` puts it there"
-            return None, [f"{CARD} stays as it is there, since a person wrote it; {own}"]
-        lost = ", and what you said for the card is not in it" if options.said or options.evaluations else ""
-        return None, [f"{CARD} stays as it is there, since a person wrote it{lost}: --overwrite-card replaces it"]
+            notes.append(f"{CARD} stays as it is there, since a person wrote it; {own}")
+        else:
+            lost = ", and what you said for the card is not in it" if options.said or options.evaluations else ""
+            notes.append(f"{CARD} stays as it is there, since a person wrote it{lost}: --overwrite-card replaces it")
+        return there
     if not share.card_is_ours:
-        return share.card, []
-    said = _completed(options.said, there)
-    return write_card(facts_of(share.folder, options.evaluations), share.repository, said, api.token or get_token()), []
+        return share.card
+    return _written_anew(share, there, notes, token)
 
 
 @contextmanager
@@ -273,4 +316,4 @@ def _refusal(error: HfHubHTTPError, repository: str) -> Exception:
 
 def _unreachable(error: BaseException) -> ConnectionError:
     reason = " ".join(str(error).split()) or type(error).__name__
-    return ConnectionError(f"the connection to {constants.ENDPOINT} failed: {reason}. {AGAIN}")
+    return ConnectionError(f"the connection to {public_text(constants.ENDPOINT)} failed: {public_text(reason)}. {AGAIN}")

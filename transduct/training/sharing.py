@@ -177,14 +177,17 @@ def check_privacy(trainer: Any, token: str | None) -> None:
 
 
 def update_card(trainer: Any, said: "Said") -> None:
-    """The card in the output folder: of what is known by now, unless a person wrote the one that is there, or on the Hub."""
-    from transduct.hub.cards import write_card
+    """The card in the output folder: of what is known by now, unless a person wrote the one that is there, or on the Hub.
+
+    What was said in the one before it is kept, unless it is said anew.
+    """
+    from transduct.hub.cards import said_in, write_card
 
     if not keep_card(trainer):
+        path = Path(trainer.args.output_dir) / CARD
+        said = said.completed(said_in(path.read_text(encoding="utf-8"))) if path.is_file() else said
         repository = trainer.hub_model_id or Path(trainer.args.output_dir).absolute().name
-        write_whole(
-            Path(trainer.args.output_dir) / CARD, write_card(facts_of_trainer(trainer), repository, said, upload_token(trainer))
-        )
+        write_whole(path, write_card(facts_of_trainer(trainer), repository, said, upload_token(trainer)))
 
 
 def upload_token(trainer: Any) -> str | None:
@@ -194,24 +197,29 @@ def upload_token(trainer: Any) -> str | None:
 
 
 def keep_card(trainer: Any) -> bool:
-    """Whether a person wrote the card, here or on the Hub. That of the Hub comes here, so that an upload leaves it as it is.
+    """Whether a person wrote the card, here or on the Hub.
 
-    A person's that is here then keeps its text under a name that is not uploaded.
+    A person's on the Hub comes here, so that an upload leaves it as it is, and one that is here then keeps its text under a name
+    that is not uploaded. Of others that of the Hub comes here if there is none.
     """
     path = Path(trainer.args.output_dir) / CARD
     here, there = path.read_text(encoding="utf-8") if path.is_file() else None, _card_on_the_hub(trainer)
-    if not is_by_hand(there):
+    if there is None or not is_by_hand(there):
+        if there is not None and here is None:
+            write_whole(path, there)
         return is_by_hand(here)
     if here != there:
         if is_by_hand(here):
-            names = (path.with_name(f"_README.{number}.md") for number in count(1))
-            aside = next(name for name in names if not name.exists())
-            path.rename(aside)
-            logger.warning(
-                f"{CARD} on the Hub is a person's and stays; yours of {path.parent} is now {aside.name}, and not uploaded."
-            )
+            _put_aside(path)
         write_whole(path, there)
     return True
+
+
+def _put_aside(path: Path) -> None:
+    names = (path.with_name(f"_README.{number}.md") for number in count(1))
+    aside = next(name for name in names if not name.exists())
+    path.rename(aside)
+    logger.warning(f"{CARD} on the Hub is a person's and stays; yours of {path.parent} is now {aside.name}, and not uploaded.")
 
 
 def is_by_hand(card: str | None) -> bool:

@@ -11,6 +11,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
 EXCLUDED = {
     "make demo*": "trains for minutes; tests/test_training_recipe.py checks the recipe, tests/test_training_run.py the command",
+    ".venv/bin/transduct train examples/g2p/*": "trains for minutes, as make demo does; tests/test_training_run.py",
     "make test*": "is what runs this test",
     "make bench*": "measures for minutes; tests/test_benchmarks.py runs every benchmark, tiny",
     "accelerate launch *": "needs a recipe of one's own; tests/test_training_processes.py starts two processes with one",

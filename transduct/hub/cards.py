@@ -110,11 +110,10 @@ def said_in(card: str) -> Said:
     """What the metadata of a card state of what only a person can say, as far as the Hub takes their words."""
     data = _data_of(card)
     languages = data.get("language")
+    named = map(str, languages if isinstance(languages, list) else [languages])
     return Said(
         _word(data.get("license")),
-        tuple(
-            str(one) for one in (languages if isinstance(languages, list) else [languages]) if re.fullmatch(LANGUAGE, str(one))
-        ),
+        tuple(one for one in named if re.fullmatch(LANGUAGE, one)),
         _word(data.get("pipeline_tag")),
     )
 
@@ -129,7 +128,7 @@ def evaluated_in(card: str) -> list[str]:
     return list(dict.fromkeys(result.dataset_name for result in _data_of(card).eval_results or ()))
 
 
-def _data_of(card: str) -> ModelCardData:
+def _data_of(card: str) -> Any:
     """A card's metadata, empty where they are none that can be read."""
     try:
         return ModelCard(card, ignore_metadata_errors=True).data

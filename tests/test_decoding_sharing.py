@@ -41,5 +41,18 @@ def test_two_processes(tmp_path):
         assert seen["translated"] == translated
         assert seen["scored"] == pytest.approx(scored, abs=1e-5)
         assert seen["evaluated"] == evaluated
+        expected = (
+            "is no file that could",
+            "nothing.txt",
+            "is no file that could",
+            "line 4 is bad",
+            "--resume",
+            "another input",
+            "",
+        )
+        assert len(seen["of_main"]) == len(expected)
+        assert all(part in told for part, told in zip(expected, seen["of_main"], strict=True)), seen["of_main"]
+        assert seen["of_main"][-1] == ""
+    assert (tmp_path / "out.txt").read_text() == "A\nB\nC\nD\n"
     # by turns, the longest first: 9, 5, 3, 2, 1 letters
     assert [seen["own"] for seen in both] == [[2, 1, 3, 6], [5, 4]]

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -85,15 +86,24 @@ class LinesCommand:
                 print(f"{output} is whole already", file=sys.stderr)
             return
         with ExitStack() as stack:
-            items = self.read(stack, source) if processes.is_main else iter(())
+            items: Iterator[Any] = iter(())
+            file: OutputFile | None = None
+
+            def begin_to_read() -> None:
+                nonlocal items
+                items = self.read(stack, source)
+
+            def begin_to_write() -> None:
+                nonlocal file
+                if output is not None:
+                    file = OutputFile(Path(output), self.settings(), resume)
+                    stack.callback(file.close)
+
+            processes.from_main(begin_to_read)
             work = self.worker(*self.load(processes.device))
-            file = None
-            if processes.is_main and output is not None:
-                file = OutputFile(Path(output), self.settings(), resume)
-                stack.callback(file.close)
+            processes.from_main(begin_to_write)
             self._pass(processes, items, source or "standard input", file, work, window)
-            if file is not None:
-                file.finish()
+            processes.from_main(lambda: None if file is None else file.finish())
         if processes.is_main:
             self.finished()
 
@@ -105,25 +115,34 @@ class LinesCommand:
         self, processes: Processes, items: Iterator[Any], name: str, file: OutputFile | None, work: Any, window: int
     ) -> None:
         """All windows, one after the other."""
-        done = processes.from_main(lambda: 0 if file is None else file.done)
         digest = Digest()
-        if file is not None:
-            digest = skip_done(items, done, file.digest, name)
+
+        def skip() -> int:
+            nonlocal digest
+            if file is None:
+                return 0
+            digest = skip_done(items, file.done, file.digest, name)
+            return file.done
+
+        done = processes.from_main(skip)
         with progress_bar(processes.is_main and sys.stderr.isatty()) as bar:
             task = bar.add_task(self.what, total=None, completed=done)
             for some in processes.windows(windows(items, window)):
                 results = processes.share(work, some, done + 1)
-                if processes.is_main:
-                    rows = enumerate(zip(some, results, strict=True), start=done)
-                    lines = [line for number, (item, result) in rows for line in self.written(number, item, result)]
-                    seen = digest.add(some)
-                    if file is None:  # in UTF-8, as lines are read, whatever the terminal's encoding
-                        sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode())
-                        sys.stdout.buffer.flush()
-                    else:
-                        file.write(lines, done + len(some), seen)
+                processes.from_main(partial(self._write, file, some, results, done, digest))
                 done += len(some)
                 bar.update(task, completed=done)
+
+    def _write(self, file: OutputFile | None, items: Sequence[Any], results: Sequence[Any], first: int, digest: Digest) -> None:
+        """Write the results of items, of which the first has the number `first`, counted from 0."""
+        rows = enumerate(zip(items, results, strict=True), start=first)
+        lines = [line for number, (item, result) in rows for line in self.written(number, item, result)]
+        seen = digest.add(items)
+        if file is None:  # in UTF-8, as lines are read, whatever the terminal's encoding
+            sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode())
+            sys.stdout.buffer.flush()
+        else:
+            file.write(lines, first + len(items), seen)
 
 
 @dataclass(frozen=True)

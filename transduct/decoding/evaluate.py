@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,24 +173,33 @@ def predict(
     Raises:
         ValueError: as of `OutputFile`, and for a file to go on with that is of other examples.
     """
-    outputs: list[str] = []
     with ExitStack() as stack:
-        file = None
-        if written is not None and processes.is_main:
-            outputs, file = _begun(written, examples, stack)
-        outputs = processes.from_main(lambda: outputs)
+        file: OutputFile | None = None
+
+        def begin() -> list[str]:
+            nonlocal file
+            if written is None:
+                return []
+            done, file = _begun(written, examples, stack)
+            return done
+
+        outputs = processes.from_main(begin)
         bar = stack.enter_context(progress_bar(progress and processes.is_main))
         task = bar.add_task("evaluating", total=len(examples), completed=len(outputs))
         for sources in processes.windows(windows((example.source for example in examples[len(outputs) :]), window)):
             first = len(outputs)
             texts = processes.share(work, sources, first + 1)
             outputs += texts
-            if file is not None:
-                file.write(_rows(examples, texts, first), len(outputs), "")  # the rows say what they are of
+            if written is not None:
+                processes.from_main(partial(_write, file, _rows(examples, texts, first), len(outputs)))
             bar.update(task, completed=len(outputs))
-        if file is not None:
-            file.finish()
+        processes.from_main(lambda: None if file is None else file.finish())
     return outputs
+
+
+def _write(file: OutputFile | None, rows: Sequence[str], done: int) -> None:
+    if file is not None:
+        file.write(rows, done, "")  # the rows say what they are of
 
 
 def _begun(written: Written, examples: Sequence[Example], stack: ExitStack) -> tuple[list[str], OutputFile | None]:

@@ -98,6 +98,9 @@ def test_a_model_of_another_package_has_the_form_of_transformers(tmp_path):
     trainer = tiny_trainer(tmp_path, model=T5ForConditionalGeneration(T5Config(**sizes)))
     trainer.create_model_card(license="mit")
     assert "generated automatically" in (tmp_path / "README.md").read_text()
+    (tmp_path / "README.md").write_text("# Mine\n")
+    trainer.create_model_card(license="mit")
+    assert (tmp_path / "README.md").read_text() == "# Mine\n"
 
 
 def test_options_that_only_the_form_knows_are_not_ignored(tmp_path):

@@ -129,7 +129,9 @@ def evaluated_in(card: str) -> list[str]:
 
 
 def _data_of(card: str) -> Any:
-    """A card's metadata, empty where they are none that can be read."""
+    """A card's metadata, empty where there are none that can be read."""
+    if not card.lstrip().startswith("---"):
+        return ModelCardData()
     try:
         return ModelCard(card, ignore_metadata_errors=True).data
     except (ValueError, yaml.YAMLError):

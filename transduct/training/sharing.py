@@ -152,6 +152,8 @@ def share_finished(trainer: Any, output: Path) -> str:
     trainer._finish_current_push()
     args = trainer.args
     shared = push(output, trainer.hub_model_id, args.hub_token, private=args.hub_private_repo, revision=args.hub_revision)
+    for note in shared.notes:
+        logger.warning(f"On the Hub: {note}.")
     return shared.url
 
 

@@ -20,6 +20,14 @@ def interrupt(*args, **kwargs):
     raise AssertionError("SIGINT was not heard")
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Python's own answer to SIGINT, also where these tests run in the background of a shell, which lets it be ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder with a model, checkpoints, files of lines and a recipe, in which the command runs."""

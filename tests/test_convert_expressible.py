@@ -71,8 +71,8 @@ def test_what_stands_behind_a_none_is_shown():
 
 
 def test_what_the_other_config_refuses_is_passed_on():
-    with pytest.raises(ValueError, match=r"cannot be written as whisper, whose config refuses it: [^$]*num_mel_bins"):
-        to_transformers(TransductForConditionalGeneration(TransductConfig(**T5)), to="whisper")
+    with pytest.raises(ValueError, match=r"cannot be written as t5, whose config refuses it: [^$]*layer_norm_epsilon"):
+        to_transformers(TransductForConditionalGeneration(TransductConfig(**T5 | {"norm_eps": 1})), to="t5")
 
 
 SAME = [

@@ -66,13 +66,13 @@ def locate(source: str | Path, revision: str | None = None, token: str | None = 
     like_an_id = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", str(source))
     if not like_an_id or path.suffix in (".bin", ".npz", ".pt", ".safetensors"):
         raise ValueError(f"there is no file or folder {str(source)!r}")
-    settings = [CONFIG, GENERATION, UNREAD, *FILES, *NOTICES]
+    settings = [CONFIG, GENERATION, *FILES, *NOTICES]
     try:
         folder = Path(snapshot_download(str(source), revision=revision, token=token, allow_patterns=settings))
         _check_family(folder)  # before weights are downloaded for nothing
         for weights in (SAFETENSORS, TORCH):
             stem, _, ending = weights.partition(".")
-            wanted = [*settings, weights, f"{weights}.index.json", f"{stem}-*.{ending}"]
+            wanted = [*settings, UNREAD, weights, f"{weights}.index.json", f"{stem}-*.{ending}"]
             folder = Path(snapshot_download(str(source), revision=folder.name, token=token, allow_patterns=wanted))
             if (folder / weights).is_file() or (folder / f"{weights}.index.json").is_file():
                 break

@@ -7,16 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tiny_translation import tiny_translation
+from tiny_translation import save_translation, tiny_translation
 from transduct.hub.folders import contents, model_folder, weights_of
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("saved") / "translator"
-    for part in tiny_translation():
-        part.save_pretrained(folder)
-    return folder
+    return save_translation(tmp_path_factory.mktemp("saved") / "translator")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 
 from hub_clients import client_in_this_process
 from hub_server import Account, Blob, Fault, Hub, serving
-from tiny_translation import tiny_translation
+from tiny_translation import save_translation, tiny_translation
 from transduct import TransductForConditionalGeneration
 from transduct.cli.main import run
 from transduct.hub import Options, Said, facts_of, prepare, push, write_card
@@ -24,10 +24,7 @@ TOKEN, READER = "hf_" + "w" * 30, "hf_" + "r" * 30
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("saved") / "translator"
-    for part in tiny_translation():
-        part.save_pretrained(folder)
-    return folder
+    return save_translation(tmp_path_factory.mktemp("saved") / "translator")
 
 
 @pytest.fixture

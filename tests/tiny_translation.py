@@ -1,5 +1,7 @@
 """A model and a tokenizer of characters that are just large enough to translate with: random, but sharp, weights."""
 
+from pathlib import Path
+
 import torch
 from transformers import (
     BartConfig,
@@ -27,6 +29,13 @@ def tiny_translation(seed: int = 5, end: float = 0.0, **fields):
         model.lm_head.bias[tokenizer.eos_token_id] += end
         model.lm_head.bias[[tokenizer.pad_token_id, tokenizer.unk_token_id]] = -1e4
     return model, tokenizer
+
+
+def save_translation(folder: Path) -> Path:
+    """The folder, which then holds model and tokenizer."""
+    for part in tiny_translation():
+        part.save_pretrained(folder)
+    return folder
 
 
 def theirs(family: str, tokenizer, seed: int = 0):

@@ -59,8 +59,6 @@ def int8_copy(model: Any, smallest: int | None = None) -> Any:
     Raises:
         ValueError: for a model that is not on a CPU or has no large matrices of floating point, and where torch has no oneDNN.
     """
-    if not torch.backends.mkldnn.is_available():
-        raise ValueError("int8 matrices need oneDNN, which this build of torch has not: use another engine")
     return with_linears("int8", model, Int8Linear, SMALLEST if smallest is None else smallest)
 
 

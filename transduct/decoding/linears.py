@@ -59,8 +59,11 @@ def with_linears(what: str, model: nn.Module, make: Callable[[nn.Linear], nn.Mod
         smallest: weights of a matrix for which it pays; layers with fewer stay.
 
     Raises:
-        ValueError: for a model that is not on a CPU, and for one without such matrices of floating point.
+        ValueError: for a model that is not on a CPU, for one without such matrices of floating point, and where torch has no
+            oneDNN, which computes both forms.
     """
+    if not torch.backends.mkldnn.is_available():
+        raise ValueError(f"{what} needs oneDNN, which this build of torch has not: use the model as it is")
     tensors = [*model.parameters(), *model.buffers()]
     for tensor in tensors:
         check_cpu(what, tensor.device)

@@ -42,6 +42,4 @@ def packed_copy(model: Any, smallest: int | None = None) -> Any:
     Raises:
         ValueError: for a model that is not on a CPU or has no large matrices of floating point, and where torch has no oneDNN.
     """
-    if not torch.backends.mkldnn.is_available():
-        raise ValueError("packed_copy needs oneDNN, which this build of torch has not: use the model as it is")
     return with_linears("packed_copy", model, PackedLinear, SMALL_MATRIX if smallest is None else smallest)

@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 
 from hub_clients import client_in_this_process
 from hub_server import Account, Blob, Hub, serving
-from tiny_translation import tiny_translation
+from tiny_translation import save_translation
 from transduct.cli.main import run
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the client's own uploads
@@ -17,10 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationW
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("saved") / "translator"
-    for part in tiny_translation():
-        part.save_pretrained(folder)
-    return folder
+    return save_translation(tmp_path_factory.mktemp("saved") / "translator")
 
 
 def test_the_command_tells_where_the_model_is(folder, capsys, tmp_path, monkeypatch):

@@ -29,8 +29,7 @@ import torch.nn.functional as F
 from memory import held_bytes
 from shapes import SHAPES, pair
 
-from transduct.decoding import beam_search, int8_copy
-from transduct.decoding.packed import packed_copy
+from transduct.decoding import beam_search, int8_copy, packed_copy
 
 NEW_TOKENS, SOURCE_LENGTHS, BEAMS, TARGET_LENGTHS = 32, (32, 512), (1, 4), (32, 128, 512)
 Side = Callable[[], Any]

@@ -7,7 +7,8 @@ from torch import nn
 from tiny_translation import TEXTS, theirs, tiny_translation
 from transduct import translate
 from transduct.decoding import packed
-from transduct.decoding.packed import PackedLinear, packed_copy
+from transduct.decoding.commands import load_for
+from transduct.decoding.packed import PackedLinear, packed_copy, packed_where_it_pays
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +43,28 @@ def test_search_finds_the_same(family):
     wanted, got = (translate(each, tokenizer, TEXTS, **options) for each in (model, packed_copy(model)))
     assert [each.token_ids for each in got] == [each.token_ids for each in wanted]
     assert [each.score for each in got] == pytest.approx([each.score for each in wanted], abs=1e-5)
+
+
+def test_packed_where_it_pays(monkeypatch):
+    model, _ = tiny_translation()
+    assert any(isinstance(module, PackedLinear) for module in packed_where_it_pays(model).modules())
+    assert packed_where_it_pays(model.bfloat16()) is model
+    assert packed_where_it_pays(model.float().to("meta")) is model
+    model, _ = tiny_translation()
+    monkeypatch.setattr(packed, "SMALL_MATRIX", 10**6)
+    assert packed_where_it_pays(model) is model
+
+
+def test_packed_where_torch_can(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    model, _ = tiny_translation()
+    assert packed_where_it_pays(model) is model
+
+
+def test_commands_search_with_packed_matrices(tmp_path):
+    model, tokenizer = tiny_translation()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for dtype, packs in (("float32", True), ("bfloat16", False)):
+        loaded, _ = load_for(None, str(tmp_path), dtype, "cpu")
+        assert any(isinstance(module, PackedLinear) for module in loaded.modules()) is packs

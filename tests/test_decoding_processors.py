@@ -5,9 +5,13 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation.logits_process import (
     EncoderNoRepeatNGramLogitsProcessor,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
     PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
 )
 
 from transduct.decoding.processors import RowProcessors
@@ -88,3 +92,30 @@ def test_their_order_is_kept():
 def test_whether_there_are_any():
     assert not RowProcessors(LogitsProcessorList(), SOURCES, BEAMS)
     assert RowProcessors(LogitsProcessorList([Seen()]), SOURCES, BEAMS)
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        MinLengthLogitsProcessor(5, 3),  # the rows have 5 tokens
+        MinLengthLogitsProcessor(6, [3, 7]),
+        MinLengthLogitsProcessor(6, [3, VOCABULARY]),
+        MinNewTokensLengthLogitsProcessor(2, 3, 0),
+        MinNewTokensLengthLogitsProcessor(2, 4, 0),
+        NoBadWordsLogitsProcessor([[1], [8]]),
+        NoBadWordsLogitsProcessor([[1], [8]], eos_token_id=8),
+        NoBadWordsLogitsProcessor([[1], IDS[0, -2:].tolist() + [5]]),
+        SuppressTokensLogitsProcessor([2, 4, 4]),
+    ],
+)
+def test_what_is_forbidden_to_all_rows(processor):
+    want = processor(IDS, SCORES.clone())
+    processors = RowProcessors(LogitsProcessorList([processor]), SOURCES, BEAMS)
+    for _ in range(2):
+        assert torch.equal(processors(IDS, SCORES.clone(), torch.arange(SOURCES)), want)
+
+
+def test_forbidding_a_token_that_does_not_exist():
+    processors = RowProcessors(LogitsProcessorList([NoBadWordsLogitsProcessor([[VOCABULARY]])]), SOURCES, BEAMS)
+    with pytest.raises(ValueError, match="vocabulary size is 9"):
+        processors(IDS, SCORES.clone(), torch.arange(SOURCES))

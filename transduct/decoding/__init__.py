@@ -3,6 +3,7 @@
 from transduct.decoding.drafts import greedy_with_drafts
 from transduct.decoding.int8 import int8_copy
 from transduct.decoding.mbr import expected_utilities, minimum_bayes_risk
+from transduct.decoding.packed import packed_copy
 from transduct.decoding.prefixes import ForcedPrefixes
 from transduct.decoding.sampling import sample
 from transduct.decoding.search import beam_search
@@ -17,5 +18,6 @@ __all__ = [
     "greedy_with_drafts",
     "int8_copy",
     "minimum_bayes_risk",
+    "packed_copy",
     "sample",
 ]

@@ -26,6 +26,7 @@ from transformers import StoppingCriteriaList
 from transduct.decoding.normalization import Scoring
 from transduct.decoding.processors import RowProcessors
 from transduct.decoding.rows import Rows
+from transduct.decoding.top import best_tokens, top_tokens
 
 NEVER = float("-inf")
 Stopping = Literal["heuristic", "first", "exact"]
@@ -80,6 +81,7 @@ class BeamOptions:
         end: token ids (E) that end a hypothesis; pad: fills up shorter ones.
         most: (sources), tokens that may be generated; least: (sources), tokens before which none may end.
         observer: is shown each step of a plain search.
+        scored: whether scores are asked for; greedy search can do without, and then sums logits.
     """
 
     beams: int
@@ -91,6 +93,7 @@ class BeamOptions:
     most: torch.Tensor
     least: torch.Tensor | None = None
     observer: Observer | None = None
+    scored: bool = True
 
 
 class BeamSearch:
@@ -102,13 +105,13 @@ class BeamSearch:
         self.criteria = criteria
         self.options = options
         self.prompt = rows.ids.shape[1]
+        self.room: torch.Tensor | None = None
         sources, device = len(rows.ids) // options.beams, rows.ids.device
         self.alive = torch.arange(sources, device=device)  # (B), the numbers of the sources still searched
         self.scores = torch.full((sources, options.beams), NEVER, device=device)  # (B, N), log-probabilities
         self.scores[:, 0] = 0.0  # all beams are alike before the first token
-        room = self.prompt + int(options.most.max())
         shape = sources, options.beams
-        ids = torch.full((*shape, room), options.pad, device=device)
+        ids = torch.full((*shape, self.prompt + int(options.most.max())), options.pad, device=device)
         ids[:, :, : self.prompt] = rows.ids.view(*shape, -1)
         self.found = Hypotheses(
             ids=ids,
@@ -150,37 +153,44 @@ class BeamSearch:
         K is large enough for N unfinished ones. A beam can contribute no more than K, so only its K best tokens take part.
         """
         logits = self.rows.logits()  # (B*N, V)
-        if self.processors and self.options.beams > 1:
+        if self.options.beams > 1 or self.options.stopping != "first":
             return self.best_of(self.forbid_ends(self.processed(logits)))
-        total = logits.logsumexp(-1, keepdim=True)  # (B*N, 1)
-        if self.processors:  # transformers' greedy search shows them logits
-            logits = self.processors(self.ids, logits, self.alive)
-        return self.best_of(self.forbid_ends(logits), total)
+        total = logits.logsumexp(-1, keepdim=True) if self.options.scored else 0.0  # (B, 1)
+        if self.processors or self.options.least is not None:
+            logits = self.room_for(logits).copy_(logits)
+        logits = self.processors(self.ids, logits, self.alive)  # transformers' greedy search shows them logits
+        best, tokens = best_tokens(self.forbid_ends(logits))  # (B, 1); nobody asks for the next best token
+        return best - total + self.scores, torch.zeros_like(tokens), tokens
 
     def processed(self, logits: torch.Tensor) -> torch.Tensor:
         """Log-probabilities (B*N, V) after the caller's processors."""
-        return self.processors(self.ids, logits.log_softmax(-1), self.alive)
+        return self.processors(self.ids, self.log_softmax(logits), self.alive)
 
-    def best_of(self, values: torch.Tensor, total: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """As `candidates`, of log-probabilities (B*N, V), or of logits whose log-sum (B*N, 1) is taken from the best alone."""
+    def log_softmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities (B*N, V), until the next step."""
+        return torch.log_softmax(logits, -1, out=self.room_for(logits))
+
+    def room_for(self, logits: torch.Tensor) -> torch.Tensor:
+        """Memory (B*N, V) that each step uses again: for a CPU, new memory of this size costs more than what is written to it."""
+        if self.room is None:
+            self.room = torch.empty_like(logits, memory_format=torch.contiguous_format)
+        return self.room[: len(logits)]
+
+    def best_of(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As `candidates`, of log-probabilities (B*N, V)."""
         count, beams = self.scores.shape
-        if beams == 1 and self.options.stopping == "first":  # greedy: nobody asks for the next best token
-            best, tokens = values.max(-1, keepdim=True)  # (B, 1), of equals the first
-            return (best if total is None else best - total) + self.scores, torch.zeros_like(tokens), tokens
         keep = max(2, 1 + len(self.options.end)) * beams
-        best, tokens = values.topk(min(keep + 1, values.shape[-1]))  # (B*N, K + 1), one more to see whether it is as good
-        best = best if total is None else best - total
+        best, tokens = top_tokens(values, min(keep + 1, values.shape[1]))  # (B*N, K + 1), one more to see whether it is as good
         totals = (best.view(count, beams, -1) + self.scores[:, :, None]).flatten(1)  # (B, N*(K + 1))
         scores, chosen = totals.topk(min(keep + 1, totals.shape[1]))  # (B, K + 1)
         equal = ((scores[:, 1:] == scores[:, :-1]) & (scores[:, 1:] > NEVER)).any(1)  # (B)
         origins, tokens = chosen // best.shape[1], tokens.view(count, -1).gather(1, chosen)
         scores, origins, tokens = (each[:, :keep] for each in (scores, origins, tokens))
         if equal.any():
-            rows = equal.repeat_interleave(beams)  # (B*N)
-            every = values[rows] if total is None else values[rows].log_softmax(-1)  # (b*N, V)
-            every = (every.view(-1, beams, every.shape[-1]) + self.scores[equal][:, :, None]).flatten(1)  # (b, N*V)
+            every = values[equal.repeat_interleave(beams)]  # (b*N, V)
+            every = (every.view(-1, beams, every.shape[1]) + self.scores[equal][:, :, None]).flatten(1)  # (b, N*V)
             scores[equal], chosen = every.topk(scores.shape[1])  # (b, K)
-            origins[equal], tokens[equal] = chosen // values.shape[-1], chosen % values.shape[-1]
+            origins[equal], tokens[equal] = chosen // values.shape[1], chosen % values.shape[1]
         return scores, origins, tokens
 
     def forbid_ends(self, values: torch.Tensor) -> torch.Tensor:

@@ -161,7 +161,8 @@ class ConstrainedBeamSearch(BeamSearch):
         """Log-probabilities (B*N, V) after the caller's processors, which in greedy search are shown logits, as transformers'."""
         if self.options.beams > 1:
             return super().processed(logits)
-        return self.processors(self.ids, logits, self.alive) - logits.logsumexp(-1, keepdim=True)
+        total = logits.logsumexp(-1, keepdim=True)  # (B*N, 1)
+        return self.processors(self.ids, logits, self.alive) - total
 
     @staticmethod
     def _twice(tokens: torch.Tensor) -> torch.Tensor:

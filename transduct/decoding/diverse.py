@@ -69,7 +69,7 @@ class DiverseBeamSearch(BeamSearch):
         return scores, origins.gather(1, index), tokens.gather(1, index)
 
     def processed(self, logits: torch.Tensor) -> torch.Tensor:
-        return self.processors(self.ids, logits.log_softmax(-1), self.alive[:: self.groups] // self.groups)
+        return self.processors(self.ids, self.log_softmax(logits), self.alive[:: self.groups] // self.groups)
 
     def leave(self) -> None:
         """Let the sources go all of whose groups are done."""

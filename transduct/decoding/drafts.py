@@ -30,6 +30,7 @@ from transduct.decoding.rows import Rows
 from transduct.decoding.search import FORBIDDEN, SearchOutput, check_options, end_tokens, length_limits, padding
 from transduct.decoding.slots import Slots
 from transduct.decoding.source_error import SourceError
+from transduct.decoding.top import best_tokens
 
 
 class Draft(Protocol):
@@ -253,8 +254,14 @@ class _Decoding:
         tokens = torch.cat([self.ids.gather(1, index), guesses], dim=1)  # (B, width + k)
         real = torch.cat([torch.ones_like(index, dtype=torch.bool), meant], dim=1)
         logits = self.slots.feed(tokens, real)[:, width - 1 :]  # (B, k + 1, V)
-        values, best = self.best_processed(logits, guesses, meant) if self.processors else logits.max(-1)
+        values, best = self.best_processed(logits, guesses, meant) if self.processors else self.best(logits)
         return best, values - logits.logsumexp(-1)
+
+    @staticmethod
+    def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The largest of each of the logits (B, k + 1, V) and its token, (B, k + 1) each."""
+        values, tokens = best_tokens(logits.flatten(0, 1))  # (B*(k + 1), 1)
+        return values.view(logits.shape[:2]), tokens.view(logits.shape[:2])
 
     def best_processed(
         self, logits: torch.Tensor, guesses: torch.Tensor, meant: torch.Tensor

@@ -40,13 +40,15 @@ class Int8Linear(CopiedLinear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self.check_input(input)
-        rows = input.reshape(-1, input.shape[-1])  # (tokens, D)
-        step = rows.abs().amax(1, keepdim=True) / self.levels + TINIEST  # (tokens, 1)
-        middle = self.levels + 1
-        codes = (rows / step).add_(middle + 0.5).to(torch.uint8)  # (tokens, D), rounded by cutting off
+        rows = input.reshape(-1, self.in_features)  # (tokens, D)
+        step = rows.abs().amax(1, keepdim=True).div_(self.levels).add_(TINIEST)  # (tokens, 1)
+        middle = (
+            self.levels + 1
+        )  # oneDNN wants codes without a sign, and torch is several times faster at casting to those with one
+        codes = rows.div(step).round_().to(torch.int8).view(torch.uint8).add_(middle)  # (tokens, D)
         output = product(codes, middle, self.packed, self.scales, self.zeros).mul_(step)  # (tokens, V)
         if self.bias is not None:
-            output += self.bias
+            output.add_(self.bias)
         return output.view(*input.shape[:-1], self.out_features)  # (..., V)
 
 
@@ -69,9 +71,8 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
 
 def product(codes: torch.Tensor, middle: int, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
     """`(codes - middle) W^T * scales` (tokens, V) in float32 of whole numbers, codes (tokens, D) and packed weights."""
-    none: list[Any] = []
-    return torch.ops.onednn.qlinear_pointwise(
-        codes, 1.0, middle, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", none, ""
+    return torch.ops.onednn.qlinear_pointwise.default(
+        codes, 1.0, middle, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
     )
 
 

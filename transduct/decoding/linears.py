@@ -71,7 +71,7 @@ def with_linears(what: str, model: nn.Module, make: Callable[[nn.Linear], nn.Mod
     shared = {id(tensor): _view(tensor) for tensor in tensors} if precise else {}
     copied = copy.deepcopy(model, shared)
     copied = copied if precise else copied.float()
-    plain = [module for module in copied.modules() if isinstance(module, nn.Linear) and _is_plain(module)]
+    plain = [module for module in copied.modules() if isinstance(module, nn.Linear) and is_plain(module)]
     linears = {module: make(module) for module in plain if module.weight.numel() >= smallest}
     if not linears:
         why = f"no matrix of {smallest:,} weights, and smaller ones gain nothing" if plain else "no matrix of floating point"
@@ -99,6 +99,6 @@ def _view(tensor: torch.Tensor) -> torch.Tensor:
     return nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
 
 
-def _is_plain(module: nn.Linear) -> bool:
+def is_plain(module: nn.Linear) -> bool:
     """Whether its weights are not quantised."""
     return type(module.weight) in (nn.Parameter, torch.Tensor) and module.weight.is_floating_point()

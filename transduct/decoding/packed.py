@@ -3,7 +3,10 @@
 `layers.linear` hands oneDNN each matrix as it is stored, row by row. Blocked beforehand, it is read in one stream, which may pay
 where few rows are multiplied, as in a step of a search: most with the output's matrix of 37,000 rows. It is the same product to
 within the rounding of sums, and takes the memory of the matrices once more while the model lives that it was made of.
-`python benchmarks/linears.py` measures it.
+
+    fast = packed_copy(model)  # then: translate(fast, ...), fast.generate(...)
+
+The commands `translate` and `evaluate` compute with it wherever it pays. `python benchmarks/linears.py` measures it.
 """
 
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from transduct.decoding.linears import CopiedLinear, with_linears
+from transduct.decoding.linears import CopiedLinear, is_plain, with_linears
 from transduct.layers import SMALL_MATRIX
 
 ROWS = 32
@@ -43,3 +46,12 @@ def packed_copy(model: Any, smallest: int | None = None) -> Any:
         ValueError: for a model that is not on a CPU or has no large matrices of floating point, and where torch has no oneDNN.
     """
     return with_linears("packed_copy", model, PackedLinear, SMALL_MATRIX if smallest is None else smallest)
+
+
+def packed_where_it_pays(model: Any) -> Any:
+    """A packed copy of a model of float32 on a CPU with large matrices; of any other, the model itself."""
+    tensors = [*model.parameters(), *model.buffers()]
+    fits = all(each.is_cpu and (each.dtype == torch.float32 or not each.is_floating_point()) for each in tensors)
+    plain = [each for each in model.modules() if isinstance(each, nn.Linear) and is_plain(each)]
+    pays = any(each.weight.numel() >= SMALL_MATRIX for each in plain)
+    return packed_copy(model) if fits and pays and torch.backends.mkldnn.is_available() else model

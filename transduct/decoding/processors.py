@@ -2,8 +2,11 @@
 
 Most processors look at each row alone. Some know the row's number, such as those that look at its source: they are shown a batch
 of the first size, in which rows that have left repeat another one. Our own have a method `at_sources`, which is told them.
+
+Those that forbid the same tokens to all rows are done without: transformers' go over the whole vocabulary several times a step.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -41,6 +44,43 @@ BY_PLACE = (
 """Those that also look at a row's place in the batch, and remember nothing from step to step."""
 
 
+class Forbidden:
+    """Gives tokens minus infinity while an output is short.
+
+    Args:
+        tokens: their ids. before: how many tokens a row must have for them to be allowed, prompt included; None: they never are.
+    """
+
+    def __init__(self, tokens: Iterable[int], before: int | None):
+        self.tokens = torch.tensor(sorted(set(tokens)))  # (F)
+        self.before = before
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Changes scores (B*N, V) of rows (B*N, T) and returns them."""
+        if self.before is not None and ids.shape[1] >= self.before:
+            return scores
+        self.tokens = self.tokens.to(scores.device)
+        return scores.index_fill_(1, self.tokens, float("-inf"))
+
+
+def forbidden_by(processor: Any, vocabulary: int) -> Forbidden | None:
+    """What a processor does if it forbids the same tokens of a vocabulary to all rows and nothing else; None: it does more."""
+    kind = type(processor)
+    if kind is logits_process.NoBadWordsLogitsProcessor:
+        words = list(processor.sequence_bias)
+        alone = all(len(word) == 1 and word[0] < vocabulary for word in words)  # it refuses others by itself
+        return Forbidden([word[0] for word in words], None) if alone else None
+    if kind is logits_process.SuppressTokensLogitsProcessor:
+        tokens, before = processor.suppress_tokens, None
+    elif kind is logits_process.MinLengthLogitsProcessor:
+        tokens, before = processor.eos_token_id, processor.min_length
+    elif kind is logits_process.MinNewTokensLengthLogitsProcessor:
+        tokens, before = processor.eos_token_id, processor.prompt_length_to_skip + processor.min_new_tokens
+    else:
+        return None
+    return Forbidden([token for token in tokens.flatten().tolist() if 0 <= token < vocabulary], before)
+
+
 class RowProcessors:
     """The processors of a search.
 
@@ -52,6 +92,7 @@ class RowProcessors:
         self.processors = processors
         self.rows = sources * candidates
         self.candidates = candidates
+        self.forbidden: list[Forbidden | None] | None = None  # of each processor, as soon as the vocabulary is known
 
     def __bool__(self) -> bool:
         return len(self.processors) > 0
@@ -62,17 +103,23 @@ class RowProcessors:
         return [type(each).__name__ for each in self.processors if type(each) not in known and not hasattr(each, "at_sources")]
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
-        """Processed scores (B*N, V) of rows (B*N, T) that belong to the sources numbered `alive` (B)."""
-        sources = alive.repeat_interleave(self.candidates)  # (B*N)
-        in_place = len(ids) == self.rows and bool((alive == torch.arange(len(alive), device=alive.device)).all())
-        for processor in self.processors:
-            if hasattr(processor, "at_sources"):
-                scores = processor.at_sources(ids, scores, sources)
-            elif in_place or type(processor) in ROW_BY_ROW:
+        """Processed scores (B*N, V) of rows (B*N, T) that belong to the sources numbered `alive` (B); may change `scores`."""
+        if self.forbidden is None:
+            self.forbidden = [forbidden_by(processor, scores.shape[1]) for processor in self.processors]
+        for processor, forbidden in zip(self.processors, self.forbidden, strict=True):
+            if forbidden is not None:
+                scores = forbidden(ids, scores)
+            elif hasattr(processor, "at_sources"):
+                scores = processor.at_sources(ids, scores, alive.repeat_interleave(self.candidates))
+            elif type(processor) in ROW_BY_ROW or self._is_full(ids, alive):
                 scores = processor(ids, scores)
             else:
                 scores = self._in_full_batch(processor, ids, scores, alive)
         return scores
+
+    def _is_full(self, ids: torch.Tensor, alive: torch.Tensor) -> bool:
+        """Whether no source has left or moved."""
+        return len(ids) == self.rows and bool((alive == torch.arange(len(alive), device=alive.device)).all())
 
     def _in_full_batch(self, processor: Any, ids: torch.Tensor, scores: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
         numbers = (alive[:, None] * self.candidates + torch.arange(self.candidates, device=alive.device)).flatten()  # (B*N)

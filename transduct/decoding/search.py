@@ -135,6 +135,7 @@ def beam_search(
         most=most,
         least=least,
         observer=observer,
+        scored=beams > 1 or observer is not None or generation_config.return_dict_in_generate,
     )
     with torch.no_grad(), attention_weights(model) if coverage_penalty else nullcontext():
         found = _search(rows, logits_processor, own, options, phrases, ordered_phrases, beam_groups, diversity_penalty)

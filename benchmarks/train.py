@@ -11,7 +11,8 @@ Each round trains all four on updates from the whole range of batch sizes in an 
 their padded cost, from a random start. The rate counts targets without padding; it covers the whole update, from asking for the
 batch to the optimizer's step. Peak memory is that of updates on the dearest batches of an epoch, each side in a process of its
 own. In the second table ours is trained by one and by two processes (gloo), each on a core and with batches of four times as many
-tokens, as several processes are used for; a quotient of 1 means that a second core doubles the rate.
+tokens, as several processes are used for; a quotient of 1 means that a second core doubles the rate. Two that train apart at the
+same time show what two cores take from each other without exchanging anything: memory, caches, clock.
 
     python benchmarks/train.py
 """
@@ -234,7 +235,7 @@ def process(options: argparse.Namespace) -> None:
     """One of several processes that train together, or one alone: prints its targets a second."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) > 1:
-        os.sched_setaffinity(0, {cores[int(os.environ.get("RANK", 0)) % len(cores)]})
+        os.sched_setaffinity(0, {cores[int(os.environ.get("BENCHMARK_CORE", 0)) % len(cores)]})
     task = make_task(options.quick, larger=4)
     together = dict(ddp_backend="gloo", ddp_find_unused_parameters=False) if "RANK" in os.environ else {}
     with tempfile.TemporaryDirectory() as folder:
@@ -248,8 +249,10 @@ def process(options: argparse.Namespace) -> None:
         torch.distributed.destroy_process_group()
 
 
-def call(job: str, options: argparse.Namespace, side: str | None = None, processes: int = 1) -> list[dict[str, Any]]:
-    """This file again, as one process or as several; the last line of each is its result."""
+def call(
+    job: str, options: argparse.Namespace, side: str | None = None, processes: int = 1, apart: bool = False
+) -> list[dict[str, Any]]:
+    """This file again, as one process or as several, together or apart; the last line of each is its result."""
     command = [sys.executable, __file__, "--job", job, "--updates", str(options.updates)] + ["--quick"] * options.quick
     command += ["--side", side] if side else []
     running = []
@@ -259,7 +262,7 @@ def call(job: str, options: argparse.Namespace, side: str | None = None, process
     for rank in range(processes):
         of_rank = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
-        environment = os.environ | (of_rank | address if processes > 1 else {})
+        environment = os.environ | {"BENCHMARK_CORE": str(rank)} | (of_rank | address if processes > 1 and not apart else {})
         running.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     results = []
     for each in running:
@@ -299,17 +302,17 @@ def speed_table(runs: dict[str, list[Run]], peaks: dict[str, dict[str, int]]) ->
 
 
 def processes_table(options: argparse.Namespace) -> None:
-    alone, together = [], []
+    ways = {"1 process": (1, True), "2 processes, apart": (2, True), "2 processes": (2, False)}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(options.rounds if options.quick else 3):
-        for count in (1, 2) if number % 2 else (2, 1):
-            rates = [result["rate"] for result in call("process", options, processes=count)]
-            (alone if count == 1 else together).append(sum(rates) / count)
-    quotients = [two / one for one, two in zip(alone, together, strict=True)]
-    rows = [
-        ["1 process", f"{statistics.median(alone):,.0f}", ""],
-        ["2 processes", f"{statistics.median(together):,.0f}", f"{statistics.median(quotients):.2f} ({min(quotients):.2f} to "
-         f"{max(quotients):.2f})"],
-    ]  # fmt: skip
+        for name in ways if number % 2 else reversed(ways):
+            count, apart = ways[name]
+            rates[name].append(statistics.mean(each["rate"] for each in call("process", options, processes=count, apart=apart)))
+    rows = []
+    for name, own in rates.items():
+        quotients = [each / one for each, one in zip(own, rates["1 process"], strict=True)]
+        ratio = f"{statistics.median(quotients):.2f} ({min(quotients):.2f} to {max(quotients):.2f})"
+        rows.append([name, f"{statistics.median(own):,.0f}", ratio])
     print_table("Targets a second of each process, token budget, batches four times as large", ["", "each", "to one alone"], rows)
 
 

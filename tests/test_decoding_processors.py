@@ -104,7 +104,7 @@ def test_whether_there_are_any():
         MinNewTokensLengthLogitsProcessor(2, 4, 0),
         NoBadWordsLogitsProcessor([[1], [8]]),
         NoBadWordsLogitsProcessor([[1], [8]], eos_token_id=8),
-        NoBadWordsLogitsProcessor([[1], IDS[0, -2:].tolist() + [5]]),
+        NoBadWordsLogitsProcessor([[1], [*IDS[0, -2:].tolist(), 5]]),
         SuppressTokensLogitsProcessor([2, 4, 4]),
     ],
 )

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaList
+from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaList, StopStringCriteria
 
 from configs import END, build, pad_rows, tiny, words
 from published import pair
+from tiny_translation import TEXTS, theirs, tiny_translation
 from transduct import TransductForConditionalGeneration
-from transduct.decoding import InTrie, TokenTrie, beam_search
+from transduct.decoding import InTrie, TokenTrie, beam_search, greedy_with_drafts, sample
 from transduct.decoding.rows import Rows
 from transduct.decoding.search import (
     BeamSearchOutput,
@@ -102,3 +103,24 @@ def test_what_does_not_exist_scores_minus_infinity():
     )
     assert output.sequences_scores.view(3, 3).isfinite().tolist() == [[True, True, False]] * 3
     assert output.log_probs.isfinite().tolist() == output.sequences_scores.isfinite().tolist()
+
+
+@pytest.mark.parametrize("family", ["ours", "marian"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_stop_strings_stop_as_in_generate(family, beams):
+    model, tokenizer = tiny_translation()
+    model = model if family == "ours" else theirs(family, tokenizer)
+    inputs = tokenizer([text for text in TEXTS if text.strip()], padding=True, return_tensors="pt")
+    options = dict(num_beams=beams, do_sample=False, max_new_tokens=12)
+    free = model.generate(**inputs, **options)
+    text = tokenizer.decode(free[0], skip_special_tokens=True)
+    strings = [text[3:5], text[2]]
+    stopped = model.generate(**inputs, **options, stop_strings=strings, tokenizer=tokenizer)
+    options["stopping_criteria"] = [StopStringCriteria(tokenizer, strings)]
+    assert not torch.equal(stopped, free[:, : stopped.shape[1]])
+    assert torch.equal(model.generate(**inputs, **options, custom_generate=beam_search), stopped)
+    if beams == 1 and family == "ours":
+        drawn = model.generate(**inputs, **options | {"do_sample": True, "top_k": 1}, custom_generate=sample)
+        assert torch.equal(drawn, stopped)
+        with pytest.raises(ValueError, match=r"StopStringCriteria.*cannot be had with greedy_with_drafts"):
+            model.generate(**inputs, **options, custom_generate=greedy_with_drafts)

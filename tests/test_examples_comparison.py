@@ -165,3 +165,13 @@ def test_docstrings_become_prose():
     docstring = "Add two\nnumbers. They may be big.\n\n>>> add(1, 2)\n3\n\nMore text.\n\nParameters\n----------\nx : int\n"
     assert prose(docstring) == "Add two numbers. They may be big. More text."
     assert prose("Sum.\n\nArgs:\n    x: a number") == "Sum."
+
+
+def test_sentences_lose_capitals_and_marks_and_none_is_seen_twice(monkeypatch):
+    data = load_file(EXAMPLES / "pretraining" / "data.py")
+    seen, unseen = "They may_be big, or not.", "Is THIS one new here?"
+    texts = {"train": (f"Add two numbers, e.g. 1. {seen} No.",), "test": (f"{seen} {unseen}",)}
+    monkeypatch.setattr(data, "_texts", lambda split, packages: texts[split])
+    assert list(data.corrections("train")) == [("they may be big or not", seen)]
+    assert list(data.corrections("test")) == [("is this one new here", unseen)]
+    assert list(data.corrections("test", most=0)) == []

@@ -2,11 +2,13 @@
 
 The text are the docstrings of installed packages (see data.py). Two models of one shape are pre-trained, by T5's span corruption
 (arXiv 1910.10683, section 3.1.4) and by BART's infilling and permutation (arXiv 1910.13461, section 2.2). Both, and one with new
-weights, then learn the same task in the same number of steps on the same batches: to write the first sentence of a docstring from
-what follows it. The table has the loss per token and chrF on docstrings of files that no run has seen.
+weights, then learn the same task in the same number of steps on the same batches: to put capitals and marks back into sentences
+that have lost them. The table has the loss per token and chrF on docstrings of files that no run has seen.
 
     python examples/pretraining/compare.py                                  # about a quarter of an hour on one core
-    python examples/pretraining/compare.py --pretraining-steps 20000        # a longer one
+    python examples/pretraining/compare.py --task summaries --pretraining-steps 20000
+
+The second task, to write the first sentence of a docstring from what follows it, needs far more of both.
 
 A stopped comparison goes on where it was: each part is a run of `transduct train` in a folder of its own.
 """
@@ -61,7 +63,7 @@ class Comparison:
         folder = options.output / f"{name.replace(' ', '-')}-finetuned-{seed}"
         vocabulary = self.pretrain("span_corruption", seed) / "tokenizer"  # the same for all
         start = self.model() if objective is None else {"from_pretrained": str(self.pretrain(objective, seed) / "model")}
-        data = {"function": "data.py:summaries"}
+        data = {"function": f"data.py:{options.task}"}
         steps, pairs = options.steps, {"train": options.pairs, "validation": options.measured, "test": options.measured}
         self._run({
             "output": str(folder),
@@ -118,6 +120,8 @@ def report(results: dict[str, list[Result]]) -> str:
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=["corrections", "summaries"], default="corrections",
+                        help="what is learnt, see data.py (%(default)s)")  # fmt: skip
     parser.add_argument("--pretraining-steps", type=int, default=2000, help="updates of each pre-training (%(default)s)")
     parser.add_argument("--steps", type=int, default=400, help="updates of each fine-tuning (%(default)s)")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each start (%(default)s)")

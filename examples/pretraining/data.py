@@ -1,6 +1,7 @@
-"""English at hand everywhere: the docstrings of installed packages, as documents, and as texts with their summaries.
+"""English at hand everywhere: the docstrings of installed packages, as documents, and as two tasks.
 
 - `documents`: docstrings without their examples and tables, one a document, for a pre-training objective.
+- `corrections`: a sentence in small letters without marks -> the sentence.
 - `summaries`: what a docstring says, cut after some words -> its first sentence.
 
 Files are parsed, never imported. A file belongs to one split by the first 8 hexadecimal digits of the SHA-256 of its name, modulo
@@ -26,6 +27,14 @@ def documents(split: str, most: int | None = None, packages: Sequence[str] = PAC
         if number == most:
             return
         yield text
+
+
+def corrections(split: str, most: int | None = None, packages: Sequence[str] = PACKAGES) -> Iterator[tuple[str, str]]:
+    """(a sentence's letters and digits, the sentence), at most `most`, each once, and none that training texts hold, too."""
+    known = set() if split == "train" else set(_sentences("train", tuple(packages)))
+    found = [sentence for sentence in _sentences(split, tuple(packages)) if sentence not in known]
+    for sentence in found[:most]:
+        yield " ".join(re.findall(r"[^\W_]+", sentence.lower())), sentence
 
 
 def summaries(split: str, most: int | None = None, packages: Sequence[str] = PACKAGES) -> Iterator[tuple[str, str]]:
@@ -61,6 +70,13 @@ def _texts(split: str, packages: tuple[str, ...]) -> tuple[str, ...]:
                 for text in _docstrings(path):
                     found.setdefault(text, hashlib.sha256(text.encode()).hexdigest())
     return tuple(sorted(found, key=lambda text: found[text]))
+
+
+def _sentences(split: str, packages: tuple[str, ...]) -> list[str]:
+    """Those of 5 to 25 words in the texts of a split, each once."""
+    parts = (part for text in _texts(split, packages) for part in re.split(r"(?<=[.!?]) ", text))
+    whole = (part for part in parts if 5 <= len(part.split()) <= 25 and part[-1] in ".!?" and re.search(r"[^\W_]", part))
+    return list(dict.fromkeys(whole))
 
 
 def _docstrings(path: Path) -> Iterator[str]:

@@ -5,7 +5,7 @@ the same mean number of target tokens (`--plain`: its default sampling). Both ha
 dropout and label smoothing. Each translates greedily at intervals, while its clock stands still. The table has BLEU and chrF
 (sacreBLEU) on the test set, and the seconds of training after which the BLEU of the weaker of the two was reached.
 
-    python examples/translation/compare.py                      # about a quarter of an hour on one core
+    python examples/translation/compare.py                      # about half an hour on one core
     python examples/translation/compare.py --text libreoffice --steps 8000
 
 A stopped comparison goes on with the run that is missing.
@@ -198,16 +198,16 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", choices=["homeassistant", "libreoffice", "example"], default="homeassistant",
                         help="see data.py; example: a few pairs, to try the command (%(default)s)")  # fmt: skip
-    parser.add_argument("--steps", type=int, default=1200, help="updates of each model (%(default)s)")
+    parser.add_argument("--steps", type=int, default=3000, help="updates of each model (%(default)s)")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each model (%(default)s)")
     parser.add_argument("--tokens", type=int, default=2048, help="source and target tokens of transduct's batches (%(default)s)")
-    parser.add_argument("--every", type=int, default=150, help="steps between two measurements (%(default)s)")
+    parser.add_argument("--every", type=int, default=300, help="steps between two measurements (%(default)s)")
     parser.add_argument("--measured", type=int, default=200, help="validation pairs that are translated then (%(default)s)")
     parser.add_argument("--width", type=int, default=128, help="d_model (%(default)s)")
     parser.add_argument("--layers", type=int, default=3, help="of each stack (%(default)s)")
     parser.add_argument("--vocabulary", type=int, default=4000, help="shared BPE pieces (%(default)s)")
-    parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate (%(default)s)")
-    parser.add_argument("--warmup", type=int, default=200, help="steps up to it (%(default)s)")
+    parser.add_argument("--rate", type=float, default=7e-4, help="peak learning rate (%(default)s)")
+    parser.add_argument("--warmup", type=int, default=400, help="steps up to it (%(default)s)")
     parser.add_argument("--plain", action="store_true", help="Marian with the default sampling instead of length grouping")
     parser.add_argument("--results", type=Path, default=Path("runs/translation-compare.json"), help="(%(default)s)")
     return parser.parse_args(arguments)

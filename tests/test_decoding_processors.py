@@ -14,6 +14,8 @@ from transformers.generation.logits_process import (
     SuppressTokensLogitsProcessor,
 )
 
+from tiny_translation import tiny_translation
+from transduct.decoding import beam_search
 from transduct.decoding.processors import RowProcessors
 
 SOURCES, BEAMS, VOCABULARY = 4, 2, 9
@@ -119,3 +121,28 @@ def test_forbidding_a_token_that_does_not_exist():
     processors = RowProcessors(LogitsProcessorList([NoBadWordsLogitsProcessor([[VOCABULARY]])]), SOURCES, BEAMS)
     with pytest.raises(ValueError, match="vocabulary size is 9"):
         processors(IDS, SCORES.clone(), torch.arange(SOURCES))
+
+
+class Recorder(LogitsProcessor):
+    """Keeps what it was shown, as users do to see the scores of each step."""
+
+    def __init__(self):
+        self.shown, self.copies = [], []
+
+    def __call__(self, input_ids, scores):
+        self.shown.append(scores)
+        self.copies.append(scores.clone())
+        return scores
+
+
+@pytest.mark.parametrize("options", [{}, {"min_new_tokens": 3}, {"min_length_by_source": (0, 3)}], ids=str)
+@pytest.mark.parametrize("beams", [1, 3])
+def test_scores_that_a_processor_keeps_stay_as_they_were(beams, options):
+    model, tokenizer = tiny_translation(end=2.0)
+    inputs = tokenizer(["abc", "hello there"], padding=True, return_tensors="pt")
+    recorder = Recorder()
+    options = options | {"num_beams": beams, "max_new_tokens": 6, "bad_words_ids": [[7]], "logits_processor": [recorder]}
+    model.generate(**inputs, **options, custom_generate=beam_search)
+    assert len(recorder.shown) > 1
+    for shown, copied in zip(recorder.shown, recorder.copies, strict=True):
+        assert torch.equal(shown, copied)

@@ -172,7 +172,7 @@ class BeamSearch:
 
     def room_for(self, logits: torch.Tensor) -> torch.Tensor:
         """Memory (B*N, V) that each step uses again: for a CPU, new memory of this size costs more than what is written to it."""
-        if self.room is None:
+        if self.room is None or self.processors.keep_scores:
             self.room = torch.empty_like(logits, memory_format=torch.contiguous_format)
         return self.room[: len(logits)]
 
@@ -199,6 +199,7 @@ class BeamSearch:
             return values
         early = self.ids.shape[1] - self.prompt < self.options.least[self.alive] - 1  # (B)
         rows = early.repeat_interleave(self.options.beams).nonzero()  # (rows, 1)
+        values = values.clone() if self.processors.keep_scores else values
         values[rows, self.options.end] = NEVER
         return values
 

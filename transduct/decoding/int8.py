@@ -42,9 +42,7 @@ class Int8Linear(CopiedLinear):
         self.check_input(input)
         rows = input.reshape(-1, self.in_features)  # (tokens, D)
         step = rows.abs().amax(1, keepdim=True).div_(self.levels).add_(TINIEST)  # (tokens, 1)
-        middle = (
-            self.levels + 1
-        )  # oneDNN wants codes without a sign, and torch is several times faster at casting to those with one
+        middle = self.levels + 1  # added last: oneDNN wants no signs, but torch casts several times faster to numbers with one
         codes = rows.div(step).round_().to(torch.int8).view(torch.uint8).add_(middle)  # (tokens, D)
         output = product(codes, middle, self.packed, self.scales, self.zeros).mul_(step)  # (tokens, V)
         if self.bias is not None:

@@ -92,6 +92,7 @@ class RowProcessors:
         self.processors = processors
         self.rows = sources * candidates
         self.candidates = candidates
+        self.keep_scores = bool(self.with_memory())  # maybe: so those that they were shown must not change
         self.forbidden: list[Forbidden | None] | None = None  # of each processor, as soon as the vocabulary is known
 
     def __bool__(self) -> bool:
@@ -103,9 +104,10 @@ class RowProcessors:
         return [type(each).__name__ for each in self.processors if type(each) not in known and not hasattr(each, "at_sources")]
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor, alive: torch.Tensor) -> torch.Tensor:
-        """Processed scores (B*N, V) of rows (B*N, T) that belong to the sources numbered `alive` (B); may change `scores`."""
+        """Processed scores (B*N, V) of rows (B*N, T) that belong to the sources numbered `alive` (B); may write into `scores`."""
         if self.forbidden is None:
-            self.forbidden = [forbidden_by(processor, scores.shape[1]) for processor in self.processors]
+            vocabulary = scores.shape[1]
+            self.forbidden = [None if self.keep_scores else forbidden_by(each, vocabulary) for each in self.processors]
         for processor, forbidden in zip(self.processors, self.forbidden, strict=True):
             if forbidden is not None:
                 scores = forbidden(ids, scores)

@@ -1,5 +1,7 @@
 """Packed matrices compute the same products, and searches find the same."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,7 @@ from tiny_translation import TEXTS, theirs, tiny_translation
 from transduct import translate
 from transduct.decoding import packed
 from transduct.decoding.commands import load_for
-from transduct.decoding.packed import PackedLinear, packed_copy, packed_where_it_pays
+from transduct.decoding.packed import PackedLinear, pack_where_it_pays, packed_copy
 
 
 @pytest.fixture(autouse=True)
@@ -46,19 +48,28 @@ def test_search_finds_the_same(family):
 
 
 def test_packed_where_it_pays(monkeypatch):
-    model, _ = tiny_translation()
-    assert any(isinstance(module, PackedLinear) for module in packed_where_it_pays(model).modules())
-    assert packed_where_it_pays(model.bfloat16()) is model
-    assert packed_where_it_pays(model.float().to("meta")) is model
-    model, _ = tiny_translation()
+    for change in (lambda model: model.bfloat16(), lambda model: model.to("meta")):
+        model = change(tiny_translation()[0])
+        assert pack_where_it_pays(model) is model
+        assert not any(isinstance(module, PackedLinear) for module in model.modules())
+    model, tokenizer = tiny_translation()
+    wanted = translate(model, tokenizer, TEXTS, max_new_tokens=9)
+    weights = [weakref.ref(module.weight) for module in model.modules() if isinstance(module, nn.Linear)]
+    assert pack_where_it_pays(model) is model
+    assert any(isinstance(module, PackedLinear) for module in model.modules())
+    assert not any(weight() is not None for weight in weights)  # nothing is there twice
+    assert translate(model, tokenizer, TEXTS, max_new_tokens=9) == wanted
     monkeypatch.setattr(packed, "SMALL_MATRIX", 10**6)
-    assert packed_where_it_pays(model) is model
+    model, _ = tiny_translation()
+    assert pack_where_it_pays(model) is model
+    assert not any(isinstance(module, PackedLinear) for module in model.modules())
 
 
 def test_packed_where_torch_can(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     model, _ = tiny_translation()
-    assert packed_where_it_pays(model) is model
+    assert pack_where_it_pays(model) is model
+    assert not any(isinstance(module, PackedLinear) for module in model.modules())
 
 
 def test_commands_search_with_packed_matrices(tmp_path):

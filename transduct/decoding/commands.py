@@ -21,7 +21,7 @@ import torch
 from transduct.decoding.alignments import pharaoh
 from transduct.decoding.engines import Engine, engine_of, load_engine
 from transduct.decoding.lines import Digest, OutputFile, read_lines, skip_done
-from transduct.decoding.packed import packed_where_it_pays
+from transduct.decoding.packed import pack_where_it_pays
 from transduct.decoding.progress import progress_bar
 from transduct.decoding.required import Required
 from transduct.decoding.score import ScoredTarget, Scorer, ScoringOptions
@@ -219,7 +219,7 @@ class TranslateCommand(LinesCommand):
         """A further model, computed as the first is."""
         if self.engine == "int8":
             return load_engine(name, "int8", device)
-        return packed_where_it_pays(load_model(name, DTYPES[self.dtype], device))
+        return pack_where_it_pays(load_model(name, DTYPES[self.dtype], device))
 
     def read(self, stack: ExitStack, source: str | None) -> Iterator[Any]:
         """Lines, or with files of phrases or prefixes tuples of a line of each."""
@@ -354,7 +354,7 @@ def load_for(engine: Engine | None, name: str, dtype: str, device: Any) -> tuple
     """What searches with a model for an engine, and its tokenizer; `dtype` is a name of `DTYPES`."""
     if engine is None:
         model, tokenizer = load(name, DTYPES[dtype], device)
-        return packed_where_it_pays(model), tokenizer
+        return pack_where_it_pays(model), tokenizer
     return load_engine(name, engine, device), load_tokenizer(name)
 
 

@@ -8,6 +8,7 @@ when it was made.
 import copy
 from collections.abc import Callable
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -71,16 +72,33 @@ def with_linears(what: str, model: nn.Module, make: Callable[[nn.Linear], nn.Mod
     shared = {id(tensor): _view(tensor) for tensor in tensors} if precise else {}
     copied = copy.deepcopy(model, shared)
     copied = copied if precise else copied.float()
-    plain = [module for module in copied.modules() if isinstance(module, nn.Linear) and is_plain(module)]
-    linears = {module: make(module) for module in plain if module.weight.numel() >= smallest}
-    if not linears:
+    return replace_linears(what, copied, make, smallest).eval()
+
+
+def replace_linears(what: str, model: nn.Module, make: Callable[[nn.Linear], nn.Module], smallest: int) -> Any:
+    """Put what `make` makes of a model's linear layers in their places, one by one, so that only one of them is there twice.
+
+    Args:
+        what, smallest: as of `with_linears`.
+
+    Raises:
+        ValueError: for a model without such matrices of floating point.
+    """
+    made: WeakKeyDictionary[nn.Linear, nn.Module] = WeakKeyDictionary()  # a layer may have several places
+    plain = replaced = False
+    for parent in [each for each in model.modules() if not isinstance(each, nn.Linear)]:
+        for name, child in list(parent._modules.items()):
+            if isinstance(child, nn.Linear) and is_plain(child):
+                plain = True
+                if child.weight.numel() >= smallest:
+                    replaced = True
+                    if child not in made:
+                        made[child] = make(child)
+                    parent._modules[name] = made[child]
+    if not replaced:
         why = f"no matrix of {smallest:,} weights, and smaller ones gain nothing" if plain else "no matrix of floating point"
         raise ValueError(f"{what}: this {type(model).__name__} has {why}: leave {what} out")
-    for parent in list(copied.modules()):
-        for name, child in parent._modules.items():
-            if isinstance(child, nn.Linear) and child in linears:
-                parent._modules[name] = linears[child]
-    return copied.eval()
+    return model
 
 
 def check_cpu(what: str, device: Any) -> None:

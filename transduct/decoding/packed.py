@@ -6,7 +6,8 @@ within the rounding of sums, and takes the memory of the matrices once more whil
 
     fast = packed_copy(model)  # then: translate(fast, ...), fast.generate(...)
 
-The commands `translate` and `evaluate` compute with it wherever it pays. `python benchmarks/linears.py` measures it.
+The commands `translate` and `evaluate` pack the models that they load, wherever it pays. `python benchmarks/linears.py`
+measures it.
 """
 
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from transduct.decoding.linears import CopiedLinear, is_plain, with_linears
+from transduct.decoding.linears import CopiedLinear, is_plain, replace_linears, with_linears
 from transduct.layers import SMALL_MATRIX
 
 ROWS = 32
@@ -48,10 +49,12 @@ def packed_copy(model: Any, smallest: int | None = None) -> Any:
     return with_linears("packed_copy", model, PackedLinear, SMALL_MATRIX if smallest is None else smallest)
 
 
-def packed_where_it_pays(model: Any) -> Any:
-    """A packed copy of a model of float32 on a CPU with large matrices; of any other, the model itself."""
+def pack_where_it_pays(model: Any) -> Any:
+    """A model of one's own, packed in place if it is of float32, on a CPU and has large matrices; else as it is."""
     tensors = [*model.parameters(), *model.buffers()]
     fits = all(each.is_cpu and (each.dtype == torch.float32 or not each.is_floating_point()) for each in tensors)
-    plain = [each for each in model.modules() if isinstance(each, nn.Linear) and is_plain(each)]
+    plain = (each for each in model.modules() if isinstance(each, nn.Linear) and is_plain(each))
     pays = any(each.weight.numel() >= SMALL_MATRIX for each in plain)
-    return packed_copy(model) if fits and pays and torch.backends.mkldnn.is_available() else model
+    if not (fits and pays and torch.backends.mkldnn.is_available()):
+        return model
+    return replace_linears("packing", model, PackedLinear, SMALL_MATRIX)

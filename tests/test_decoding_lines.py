@@ -143,6 +143,26 @@ def test_what_was_stopped_is_not_overwritten_unasked(tmp_path):
     assert path.read_text() == WHOLE
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_two_do_not_write_one_file(tmp_path, resume):
+    path = tmp_path / "out.txt"
+    first = OutputFile(path, SETTINGS, resume=False)
+    first.write(["ONE"], 1, "digest")
+    with pytest.raises(ValueError, match=r"out.txt.part is being written by another process: wait for it"):
+        OutputFile(path, SETTINGS, resume=resume)
+    first.write(["TWO"], 2, "digest")
+    first.finish()
+    assert path.read_text() == "ONE\nTWO\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["out.txt"]
+
+
+def test_what_cannot_be_begun_leaves_nothing(tmp_path):
+    (tmp_path / "out.txt.part").mkdir()
+    with pytest.raises(OSError, match=r"out\.txt\.part"):
+        OutputFile(tmp_path / "out.txt", SETTINGS, resume=False)
+    assert [each.name for each in tmp_path.iterdir()] == ["out.txt.part"]
+
+
 def test_whether_it_is_whole(tmp_path):
     path = tmp_path / "out.txt"
     assert not OutputFile.is_whole(path)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from transduct.files import save_whole, write_whole
+from transduct.files import keep_others_out, save_whole, write_whole
 
 
 def writes(text):
@@ -40,3 +40,25 @@ def test_what_does_not_reach_the_disk_replaces_nothing(tmp_path, monkeypatch):
     write_whole(tmp_path / "note.json", "third")
     assert (tmp_path / "note.json").read_text() == "third"
     assert not (tmp_path / "note.json.part").exists()
+
+
+def test_others_are_kept_out_until_a_file_is_closed(tmp_path):
+    path = tmp_path / "file"
+    with path.open("a") as first, path.open("a") as second:
+        assert keep_others_out(first)
+        assert not keep_others_out(second)
+        first.close()
+        assert keep_others_out(second)
+
+
+def test_nothing_is_locked_where_that_cannot_be(tmp_path, monkeypatch):
+    monkeypatch.setattr("fcntl.flock", fails)
+    with (tmp_path / "file").open("a") as first, (tmp_path / "file").open("a") as second:
+        assert keep_others_out(first)
+        assert keep_others_out(second)
+
+
+def test_a_file_that_was_removed_is_not_to_be_had(tmp_path):
+    with (tmp_path / "file").open("a") as file:
+        (tmp_path / "file").unlink()
+        assert not keep_others_out(file)

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -44,6 +44,24 @@ def save_whole(folder: Path, *savers: Callable[[str], Any]) -> None:
         shutil.rmtree(part, ignore_errors=True)
     flush(folder.parent)
     remove(old)
+
+
+def keep_others_out(file: IO[Any]) -> bool:
+    """Lock an open file until it is closed; False: another process has locked it.
+
+    Where files cannot be locked, on Windows and some network drives, nothing is locked, and the answer is True.
+    """
+    if os.name == "nt":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return os.fstat(file.fileno()).st_nlink > 0  # who had it has removed it since
 
 
 def flush(path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from transduct.files import flush
+from transduct.files import flush, keep_others_out
 
 WHOLE = {"whole": True}
 """The last entry of a journal."""
@@ -60,7 +60,7 @@ class OutputFile:
 
     Raises:
         ValueError: if a killed run left something and `resume` does not say to go on, if its settings were others, and if what it
-            left is not there any more; for a path that is no place for a file.
+            left is not there any more; while another process writes it; for a path that is no place for a file.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], resume: bool):
@@ -70,17 +70,27 @@ class OutputFile:
         self.part, self.journal = _beside(path)
         self.done = 0
         self.digest: str | None = None
-        size = 0
-        if self.journal.exists():
-            if not resume:
+        self.entries = self.journal.open("a", encoding="utf-8")
+        if not keep_others_out(self.entries):
+            self.entries.close()
+            raise ValueError(f"{self.part} is being written by another process: wait for it, or name another output")
+        begun = self.journal.stat().st_size > 0
+        try:
+            if begun and not resume:
                 raise ValueError(f"{self.part} is what a run that was stopped has written: go on with --resume, or delete it")
-            size = self._read_journal(settings)
-        self.file = self.part.open("r+b" if size else "wb")
+            size = self._read_journal(settings) if begun else 0
+            self.file = self.part.open("r+b" if size else "wb")
+        except BaseException:
+            self.entries.close()
+            if not begun:
+                self.journal.unlink(missing_ok=True)
+            raise
         self.file.truncate(size)
         self.file.seek(size)
         if not size:
-            self.journal.write_text(json.dumps(settings, sort_keys=True) + "\n", encoding="utf-8")
-        self.entries = self.journal.open("a", encoding="utf-8")
+            self.entries.truncate(0)
+            self.entries.write(json.dumps(settings, sort_keys=True) + "\n")
+            self.entries.flush()
 
     @staticmethod
     def is_whole(path: Path) -> bool:

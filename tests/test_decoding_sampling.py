@@ -149,6 +149,14 @@ def test_lengths():
         assert set(lengths) == {len(source) + 1, len(source) + 2}
 
 
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_k": 0, "top_p": 0.5}, {"top_k": 0, "min_p": 0.5}], ids=str)
+def test_truncation_leaves_other_tokens_where_an_end_would_come_too_early(options):
+    """As with `min_new_tokens`, whose processor stands before those that truncate."""
+    model = tiny_model(end=30.0)  # the end is the likeliest token everywhere
+    lengths = draw(model, min_length_by_source=(1, 0), **options, return_dict_in_generate=True).lengths
+    assert lengths.tolist() == [len(source) for source in SOURCES]
+
+
 def test_a_static_cache_keeps_its_rows():
     model = tiny_model()
     options = dict(seeds=[1, 2, 3], num_return_sequences=2)

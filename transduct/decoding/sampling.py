@@ -153,13 +153,14 @@ class Sampling:
         self.leave()
 
     def processed(self, logits: torch.Tensor) -> torch.Tensor:
-        """What is drawn from: logits (B*N, V) after the caller's processors, and without ends that would come too early."""
+        """What is drawn from: logits (B*N, V) without ends that would come too early, after the caller's processors."""
         if not self.processors and self.least is None:
             return logits
-        values = self.processors(self.rows.ids, logits.clone(), self.alive)
-        if self.least is not None:
+        values = logits.clone()
+        if self.least is not None:  # first: truncation must leave something else than an end
             early = self.rows.ids.shape[1] - self.prompt < self.least[self.alive] - 1  # (B)
             values[early.repeat_interleave(self.rows.candidates).nonzero(), self.end] = NEVER
+        values = self.processors(self.rows.ids, values, self.alive)
         dead = ((values.amax(1) == NEVER).view_as(self.done) & ~self.done).any(1).nonzero().flatten().tolist()
         if dead:
             raise SourceError(int(self.alive[dead[0]]), f"has no possible output: {FORBIDDEN}")

@@ -135,7 +135,9 @@ class Recorder(LogitsProcessor):
         return scores
 
 
-@pytest.mark.parametrize("options", [{}, {"min_new_tokens": 3}, {"min_length_by_source": (0, 3)}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"min_new_tokens": 3}, {"min_length_by_source": (0, 3)}, {"phrases": [[[8, 9]], []]}], ids=str
+)
 @pytest.mark.parametrize("beams", [1, 3])
 def test_scores_that_a_processor_keeps_stay_as_they_were(beams, options):
     model, tokenizer = tiny_translation(end=2.0)

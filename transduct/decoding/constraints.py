@@ -142,6 +142,7 @@ class ConstrainedBeamSearch(BeamSearch):
     def candidates(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The best continuations and all that continue a phrase, each once: scores (B, K), beams and tokens."""
         values = self.forbid_ends(self.processed(self.rows.logits())).view(*self.scores.shape, -1)  # (B, N, V)
+        values = values.clone() if self.processors.keep_scores else values
         end = self.options.end
         values[:, :, end] = values[:, :, end].masked_fill(~self.met.all(2, keepdim=True), NEVER)
         values = self.leave_room(values)

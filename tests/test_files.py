@@ -1,10 +1,12 @@
 """Files and folders that are written whole or not at all."""
 
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from transduct.files import keep_others_out, save_whole, write_whole
+from transduct.files import keep_others_out, reserved, save_whole, write_whole
 
 
 def writes(text):
@@ -62,3 +64,31 @@ def test_a_file_that_was_removed_is_not_to_be_had(tmp_path):
     with (tmp_path / "file").open("a") as file:
         (tmp_path / "file").unlink()
         assert not keep_others_out(file)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_is_reserved_until_it_is_given_back(tmp_path, there):
+    folder = tmp_path / "a" / "b"
+    if there:
+        folder.mkdir(parents=True)
+    with reserved(folder):
+        with pytest.raises(ValueError, match="b is being written by another process: wait for it"), reserved(folder, seconds=0):
+            raise AssertionError("both have it")
+        (folder / "file").touch()
+    with reserved(folder, seconds=0):
+        assert (folder / "file").exists()
+
+
+def test_a_folder_that_was_made_for_nothing_goes(tmp_path):
+    with pytest.raises(OSError, match="No space"), reserved(tmp_path / "folder"):
+        fails()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_waits_for_one_that_is_about_to_be_gone(tmp_path):
+    first, done = ExitStack(), []
+    first.enter_context(reserved(tmp_path))
+    first.callback(done.append, "closed")  # before the folder is given back
+    threading.Timer(0.3, first.close).start()
+    with reserved(tmp_path):
+        assert done == ["closed"]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import yaml
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from transduct.files import reserved
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.building import build_arguments
 from transduct.training.recipe import build_recipe, load_recipe, noted_data_folder
@@ -80,6 +82,17 @@ def test_from_a_recipe_to_a_model_that_loads(tmp_path, capsys):
     printed = capsys.readouterr().out
     for text in ("train: 10 sources, 10 pairs", "validation: loss", "saved to", "test: phoneme error", "cb ->", "abc ->"):
         assert text in printed
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_two_runs_do_not_share_a_folder(tmp_path, monkeypatch, fresh):
+    start(tmp_path)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    monkeypatch.setattr("transduct.training.run.reserved", partial(reserved, seconds=0))
+    with reserved(tmp_path / "out"), pytest.raises(ValueError, match="out is being written by another process"):
+        start(tmp_path, fresh=fresh)
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+    start(tmp_path, fresh=fresh)
 
 
 def test_the_note_holds_what_the_recipe_says_and_no_more(tmp_path):

@@ -6,7 +6,9 @@ Checkpoints of a run do the same with a manifest on top, see `training/checkpoin
 
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,8 +48,8 @@ def save_whole(folder: Path, *savers: Callable[[str], Any]) -> None:
     remove(old)
 
 
-def keep_others_out(file: IO[Any]) -> bool:
-    """Lock an open file until it is closed; False: another process has locked it.
+def keep_others_out(file: IO[Any] | int) -> bool:
+    """Lock an open file, or what a descriptor stands for, until it is closed; False: another process has locked it.
 
     Where files cannot be locked, on Windows and some network drives, nothing is locked, and the answer is True.
     """
@@ -61,7 +63,37 @@ def keep_others_out(file: IO[Any]) -> bool:
         return False
     except OSError:
         return True
-    return os.fstat(file.fileno()).st_nlink > 0  # who had it has removed it since
+    descriptor = file if isinstance(file, int) else file.fileno()
+    return os.fstat(descriptor).st_nlink > 0  # who had it has removed it since
+
+
+@contextmanager
+def reserved(folder: Path, seconds: float = 10.0) -> Iterator[None]:
+    """A folder, made if it is not there, that no other process reserves meanwhile.
+
+    Args:
+        seconds: how long to wait for another one, which may have been killed and is about to be gone with its children.
+
+    Raises:
+        ValueError: if another process has it then.
+    """
+    there = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.name == "nt":  # locks no folders
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        until = time.monotonic() + seconds
+        while not keep_others_out(descriptor):
+            if time.monotonic() > until:
+                raise ValueError(f"{folder} is being written by another process: wait for it, or choose another folder")
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(descriptor)
+        if not there and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def flush(path: Path) -> None:

@@ -16,7 +16,7 @@ The output folder holds
 import inspect
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import partial, reduce
 from pathlib import Path
@@ -30,7 +30,7 @@ from transformers import PrinterCallback, TrainerState, set_seed
 from transformers.utils import logging as transformers_logging
 
 from transduct import register
-from transduct.files import remove, write_whole
+from transduct.files import remove, reserved, write_whole
 from transduct.tokenization import TransductTokenizer
 from transduct.training.adapters import prepare_weights
 from transduct.training.arguments import TransductTrainingArguments
@@ -93,20 +93,20 @@ def run(recipe: Recipe, minutes: float | None = None, fresh: bool = False, conso
         console: where progress is shown.
 
     Raises:
-        ValueError: for bad data, and for an output folder that holds another run.
+        ValueError: for bad data, and for an output folder that holds another run, or in which one is going on.
     """
     register()
     console = console or Console()
     if minutes is not None:
         recipe.training["max_minutes"] = minutes
-    with quiet_libraries():
-        return _run(recipe, fresh, console)
+    with quiet_libraries(), ExitStack() as held:
+        return _run(recipe, fresh, console, held)
 
 
-def _run(recipe: Recipe, fresh: bool, console: Console) -> Outcome:
+def _run(recipe: Recipe, fresh: bool, console: Console, held: ExitStack) -> Outcome:
     args = build_arguments(recipe, Path(recipe.output))
     console.quiet = console.quiet or args.process_index > 0
-    output = decided_by_main(lambda: _prepare_output(recipe, fresh))
+    output = decided_by_main(lambda: _prepare_output(recipe, fresh, held))
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
     trainer = _build_trainer(recipe, args, output, console)
@@ -132,12 +132,13 @@ def _run(recipe: Recipe, fresh: bool, console: Console) -> Outcome:
     return Outcome(finished=True, metrics=_finish(trainer, recipe, output, console))
 
 
-def _prepare_output(recipe: Recipe, fresh: bool) -> Path:
-    """Makes the output folder, or checks that it holds a run of the same model, tokenizer and data."""
+def _prepare_output(recipe: Recipe, fresh: bool, held: ExitStack) -> Path:
+    """Makes the output folder, or checks that it holds a run of the same model, tokenizer and data; no other run may have it."""
     output = Path(recipe.output)
     note = output / "recipe.yaml"
     if not recipe.output:
         raise ValueError("output is empty: name the folder for checkpoints and model")
+    held.enter_context(reserved(output))
     if not note.is_file() and (others := [name for name in (*FOLDERS, *FILES) if (output / name).exists()]):
         raise ValueError(f"{output} holds {', '.join(others)}, but no recipe.yaml of a run: choose another output, or move that")
     _refuse_to_overwrite(recipe, output)

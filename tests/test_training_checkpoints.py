@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -192,6 +193,23 @@ def test_the_best_checkpoint_is_found_where_it_stays(tmp_path):
     state = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())
     assert state["best_model_checkpoint"] == str(tmp_path / "checkpoint-4")
     assert names(list_checkpoints(tmp_path))[0] == "checkpoint-4"
+
+
+def test_the_best_checkpoint_is_found_where_the_run_was_moved_to(tmp_path):
+    options = dict(eval_strategy="steps", eval_steps=2, load_best_model_at_end=True, metric_for_best_model="steps")
+    scores = iter([3.0, 1.0, 2.0, 1.0])
+
+    def trainer(folder, steps):
+        options_of_run = OPTIONS | options | {"max_steps": steps, "save_total_limit": 2}
+        return tiny_trainer(folder, **options_of_run, metrics=lambda prediction: {"steps": next(scores)})
+
+    trainer(tmp_path / "before", 4).train()
+    (tmp_path / "before").rename(tmp_path / "after")
+    moved = trainer(tmp_path / "after", 8)
+    moved.train(resume_from_checkpoint=str(tmp_path / "after" / "checkpoint-4"))
+    assert moved.state.best_model_checkpoint == str(tmp_path / "after" / "checkpoint-2")
+    best = load_file(tmp_path / "after" / "checkpoint-2" / "model.safetensors")
+    assert torch.equal(moved.model.state_dict()["model.encoder.embed_tokens.weight"], best["model.encoder.embed_tokens.weight"])
 
 
 def full_disk(monkeypatch, after: int):

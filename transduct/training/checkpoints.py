@@ -88,7 +88,23 @@ class WholeCheckpoints:
         for callback in self.trainer.callback_handler.callbacks:
             if isinstance(callback, SavesState):
                 callback.resumed_at = None if checkpoint is None else Path(checkpoint)
+        if checkpoint is not None:
+            self._find_best(Path(checkpoint))
         self.load(checkpoint)
+
+    def _find_best(self, resumed: Path) -> None:
+        """Where the best checkpoint is now: beside the one that the training goes on from, if the run was moved since.
+
+        The trainer has read where it was, and forgets a folder that is no longer there.
+        """
+        state, folder = resumed / STATE, Path(self.trainer.args.output_dir)
+        noted = json.loads(state.read_text(encoding="utf-8")).get("best_model_checkpoint") if state.is_file() else None
+        if noted is None:
+            return
+        if not folder.is_dir() or not folder.samefile(resumed.parent):
+            folder = resumed.parent
+        if (best := folder / Path(noted).name).is_dir():
+            self.trainer.state.best_model_checkpoint = str(best)
 
     def __call__(self, model: Any, trial: Any) -> None:
         """Write the checkpoint of this step.

@@ -91,3 +91,6 @@ def test_counts_of_literal_batches():
     assert count_tokens({"input_ids": ids, "labels": labels}, False).tolist() == [6, 6, 14]
     assert count_tokens({"input_ids": ids, "attention_mask": mask, "labels": labels[:, :3]}, True).tolist() == [3, 5, 6]
     assert count_tokens({"input_features": torch.zeros(2, 9, 4), "labels": labels}, False).tolist() == [0, 6, 8]
+    assert count_tokens({"input_ids": ids, "attention_mask": mask, "start_positions": labels[:, 0]}, False).tolist() == [3, 0, 6]
+    features = {"input_features": torch.zeros(2, 3, 4), "attention_mask": mask, "labels": torch.tensor([0, 1])}
+    assert count_tokens(features, False).tolist() == [3, 2, 8]  # a class for each row

@@ -62,13 +62,14 @@ class TokenCounter(TrainerCallback):
 
 
 def count_tokens(batch: Any, one_stack: bool) -> torch.Tensor:
-    """Source tokens, target tokens and places (3) of a batch with `input_ids` or features, and `labels`.
+    """Source tokens, target tokens and places (3) of a batch with `input_ids` or features, and `labels` if it has any.
 
     Args:
         one_stack: labels lie on the inputs, and only inputs take places.
     """
-    labels = batch["labels"]
-    source = batch["input_ids"] if "input_ids" in batch else batch.get("attention_mask", labels[:, :0])
+    none = torch.empty(0, dtype=torch.int64)
+    labels = batch.get("labels", none)
+    source = batch.get("input_ids", batch.get("attention_mask", none))
     mask = batch.get("segment_ids", batch.get("attention_mask"))
     real = (mask != 0).sum() if mask is not None and mask.shape == source.shape else torch.tensor(source.numel())
     places = torch.tensor(source.numel() + (0 if one_stack else labels.numel()))

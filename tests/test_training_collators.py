@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq
 
+from tiny_training import tiny_model
 from transduct.training import Seq2SeqCollator
 
 ROWS = [
@@ -102,6 +103,9 @@ def test_numpy():
     assert isinstance(batch["labels"], np.ndarray)
     assert batch["labels"][0].tolist() == [8, 1, -100, -100, -100]
     assert batch["decoder_input_ids"][0].tolist() == [2, 8, 1, 0, 0]
+    of_model = Seq2SeqCollator(Tokenizer(), model=tiny_model(), return_tensors="np")(ROWS)
+    assert isinstance(of_model["decoder_input_ids"], np.ndarray)
+    assert of_model["decoder_input_ids"][0].tolist() == [0, 8, 1, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,9 @@ class Seq2SeqCollator:
         arrays = {name: self._stacked(name, rows) for name, rows in columns.items()}
         if frames is not None:
             arrays["input_features"] = self._padded_features(frames, arrays["attention_mask"].shape[1])
-        as_tensors = self.return_tensors == "pt"
-        batch = {name: torch.from_numpy(array) if as_tensors else array for name, array in arrays.items()}
-        if "labels" in batch and "decoder_input_ids" not in batch:
-            self._add_decoder_input(batch)
-        return batch
+        if "labels" in arrays and "decoder_input_ids" not in arrays:
+            self._add_decoder_input(arrays)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()} if self.return_tensors == "pt" else arrays
 
     def _stacked(self, name: str, rows: list[Any]) -> np.ndarray:
         if np.ndim(rows[0]) == 0:
@@ -158,12 +156,13 @@ class Seq2SeqCollator:
             padded.append(np.pad(row, [ends if axis == number else (0, 0) for number in range(2)]))
         return np.stack(padded)  # (B, S, F) or (B, F, S)
 
-    def _add_decoder_input(self, batch: dict[str, Any]) -> None:
+    def _add_decoder_input(self, arrays: dict[str, np.ndarray]) -> None:
+        labels = arrays["labels"]
         if self.model is not None:
-            batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+            moved = self.model.prepare_decoder_input_ids_from_labels(labels=torch.from_numpy(labels)).numpy()
         elif self.decoder_start_token_id is not None:
-            moved = batch["labels"].copy() if self.return_tensors == "np" else batch["labels"].clone()  # (B, T)
-            moved[:, 1:] = batch["labels"][:, :-1]
-            moved[:, 0] = self.decoder_start_token_id
+            moved = np.concatenate([np.full_like(labels[:, :1], self.decoder_start_token_id), labels[:, :-1]], axis=1)  # (B, T)
             moved[moved == self.label_pad_token_id] = self.tokenizer.pad_token_id
-            batch["decoder_input_ids"] = moved
+        else:
+            return
+        arrays["decoder_input_ids"] = moved

@@ -8,8 +8,9 @@ import torch
 from transformers import Seq2SeqTrainer
 
 from tiny_training import Tokenizer, pairs, tiny_model, tiny_trainer
+from transduct.modeling import TransductForCausalLM
 from transduct.training import Seq2SeqCollator
-from transduct.training.evaluation import RowCount
+from transduct.training.evaluation import RowCount, _without_targets
 
 
 def never_ending_model():
@@ -29,6 +30,23 @@ def test_the_loss_does_not_depend_on_the_batch_size(tmp_path, generate):
         options = dict(per_device_eval_batch_size=size, predict_with_generate=generate)
         trainer = tiny_trainer(tmp_path, model, rows, metrics=lambda prediction: {}, **options)
         assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_loss_of_a_decoder_alone_does_not_depend_on_the_batch_size(tmp_path):
+    model = TransductForCausalLM(tiny_model().config).eval()
+    rows = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in pairs(10)]
+    counts = [len(row["input_ids"]) - 1 for row in rows]  # nothing predicts a first token
+    summed = sum(float(model(**one_row(row)).loss.detach()) * count for row, count in zip(rows, counts, strict=True))
+    for size in (1, 3, 10):
+        trainer = tiny_trainer(tmp_path, model, rows, per_device_eval_batch_size=size)
+        trainer.data_collator = Seq2SeqCollator(Tokenizer())
+        assert trainer.evaluate()["eval_loss"] == pytest.approx(summed / sum(counts), rel=1e-6)
+
+
+def test_rows_that_are_padding_have_no_targets_unless_these_are_fractions():
+    labels = torch.tensor([[4, 1], [5, 1]])
+    assert _without_targets({"labels": labels}, 1)["labels"].tolist() == [[4, 1], [-100, -100]]
+    assert _without_targets({"labels": labels / 2}, 1)["labels"].tolist() == [[2, 0.5], [2.5, 0.5]]
 
 
 def one_row(row: dict) -> dict[str, torch.Tensor]:

@@ -100,7 +100,7 @@ class ExactEvaluation:
             self.trainer.model.generation_config = self._own_generation_config()
         loss, predictions, labels = self.step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys, **options)
         if loss is not None and "labels" in inputs:
-            targets = (inputs["labels"] != IGNORE_INDEX).sum().to(loss.device)
+            targets = (self._targets_in(inputs["labels"]) != IGNORE_INDEX).sum().to(loss.device)
             weight = targets if generates else self._targets_behind(targets)
             if weight > 0:
                 self.totals += torch.stack([loss.detach().double() * weight, targets.double()]).cpu()
@@ -110,6 +110,10 @@ class ExactEvaluation:
             self._write(predictions, real, find_batch_size(inputs))
             return loss, None, None
         return loss, predictions, labels
+
+    def _targets_in(self, labels: torch.Tensor) -> torch.Tensor:
+        """The labels that the trainer counts as targets: of a decoder alone, none but those behind the first token."""
+        return labels[..., 1:] if self.trainer._loss_shifts_labels else labels
 
     def _own_generation_config(self) -> Any:
         """The model's as it was, and the first tokens of `TextMetrics`."""
@@ -173,8 +177,11 @@ class ExactEvaluation:
 
 
 def _without_targets(inputs: dict[str, Any], real: int) -> dict[str, Any]:
-    """`inputs` whose rows from `real` on have no targets, so that they have no part in the loss."""
-    if "labels" not in inputs or real >= len(inputs["labels"]):
+    """`inputs` whose rows from `real` on have no targets, so that they have no part in the loss.
+
+    Labels that are fractions (regression, several labels at once) have no value for that, and stay.
+    """
+    if "labels" not in inputs or real >= len(inputs["labels"]) or inputs["labels"].is_floating_point():
         return inputs
     labels = inputs["labels"].clone()
     labels[real:] = IGNORE_INDEX

@@ -170,6 +170,20 @@ def test_bad_rows_in_a_stream(workers):
         first_batches(EndlessData([part], block_rows=4), 1, workers=workers)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_without_a_usable_row_is_not_read_for_ever(workers):
+    data = EndlessData([streamed(["abcdef", "", "ghijkl"])], block_rows=2, bad_rows="skip")
+    with pytest.raises(
+        ValueError, match=r"^no usable row in letters: \d+ rows skipped: \d+ long source \(the first: f:1: is long"
+    ):
+        first_batches(data, 1, workers=workers)
+    data = EndlessData([streamed(["abcdef", "", "ghijkl"])], block_rows=2, bad_rows="skip")
+    with pytest.raises(ValueError, match=r"^no usable row in letters"):
+        next(iter(data))
+    few = EndlessData([streamed([*[""] * 9, "ab"])], block_rows=2, bad_rows="skip")
+    assert rows_of(first_batches(few, 3, workers=workers)) == [(3, 4)] * 3
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_example_over_the_budget_is_named_by_its_row(workers):
     skips = EndlessData([streamed(["a", "", "abcdef", "abcde"])], block_rows=2, bad_rows="skip")  # in the second block

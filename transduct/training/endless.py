@@ -169,8 +169,10 @@ class EndlessData(IterableDataset):
         self.skipped = Skipped()
 
     def __iter__(self) -> Iterator[Example]:
+        watch = _EmptyBlocks(self)
         for block in self.blocks():
             self.skipped.update(block.skipped)
+            watch.take(block, len(block.examples))
             yield from block.examples
 
     def blocks(self, first: int = 0, step: int = 1, start: Position | None = None) -> Iterator[Block]:
@@ -256,6 +258,28 @@ class EndlessData(IterableDataset):
         raise AssertionError("a block has no other examples")
 
 
+class _EmptyBlocks:
+    """Notices that no row of the data can be used: they would be read over and over, and nothing ever come of it."""
+
+    def __init__(self, data: EndlessData):
+        self.data = data
+        self._passes: list[int] | None = None  # over each part, before the first of the empty blocks that came last
+
+    def take(self, block: Block, made: int) -> None:
+        """Note how many examples or batches a block has.
+
+        Raises:
+            ValueError: if there were none while each part was read from end to end.
+        """
+        passes = [place["passes"] for place in block.places]
+        if made:
+            self._passes = None
+        elif self._passes is None:
+            self._passes = passes
+        elif all(now > before + 1 for now, before in zip(passes, self._passes, strict=True)):
+            raise ValueError(f"no usable row in {', '.join(part.name for part in self.data.parts)}: {self.data.skipped}")
+
+
 class _CollatedBlocks(IterableDataset):
     """What a worker does: its blocks, each without examples and with its batches; a bad row that is refused comes as it is."""
 
@@ -328,6 +352,7 @@ class EndlessBatches(IterableDataset):
         )
         yield from repeat({}, self._left_out)
         self._begun.clear()
+        watch = _EmptyBlocks(self.data)
         number = self._left_out - start.batch
         for found in loader:
             if isinstance(found, BadRow):
@@ -335,6 +360,7 @@ class EndlessBatches(IterableDataset):
             block, batches = found
             self._begun.append((number, Position(block.number, block.places, skipped=self.data.skipped.copy())))
             self.data.skipped.update(block.skipped)
+            watch.take(block, len(batches))
             for batch in batches:
                 if number >= self._left_out:
                     yield _as_tensors(batch)

@@ -65,6 +65,8 @@ class Place:
 
     rows: int = 0
     """Rows in all."""
+    passes: int = 0
+    """Times that all rows have been read before, for whoever begins again."""
     file: int = 0
     """Files before the one that is being read."""
     lines: int = 0
@@ -79,13 +81,14 @@ class Place:
     def note(self) -> dict[str, Any]:
         """The place for `Place(**note)`, as JSON."""
         state = self.state if self.stream is None else self.stream.state_dict()
-        return {"rows": self.rows, "file": self.file, "lines": self.lines, "offsets": self.offsets.copy(), "state": state}
+        where = {"file": self.file, "lines": self.lines, "offsets": self.offsets.copy()}
+        return {"rows": self.rows, "passes": self.passes, **where, "state": state}
 
     def enter_next_file(self) -> None:
         self.file, self.lines, self.offsets = self.file + 1, 0, [0, 0, 0]
 
     def begin_again(self) -> None:
-        vars(self).update(vars(Place()))
+        vars(self).update(vars(Place(passes=self.passes + 1)))
 
 
 Found = tuple[str, str, Any, Any, Any]

@@ -112,6 +112,25 @@ def test_a_wrong_bit_in_what_torch_saved_is_noticed_without_a_manifest(written, 
     assert "optimizer.pt is garbled" in str(checkpoint_fault(folder / "checkpoint-4"))
 
 
+def test_weights_in_several_files_are_checked_without_a_manifest(written, tmp_path):
+    folder = shutil.copytree(written / "checkpoint-4", tmp_path / "checkpoint-4")
+    (folder / MANIFEST).unlink()
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").unlink()
+    parts = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    for name in parts:
+        (folder / name).write_bytes(whole)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict(zip("ab", parts, strict=True))}))
+    assert checkpoint_fault(folder) is None
+    (folder / parts[1]).write_bytes(whole[:-1])
+    assert checkpoint_fault(folder) == f"{parts[1]} is cut short"
+    (folder / parts[1]).unlink()
+    assert checkpoint_fault(folder) == f"{parts[1]} is missing"
+    index.write_text("{")
+    assert checkpoint_fault(folder) == "model.safetensors.index.json is garbled"
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"files": {"config.json": 3}}'])
 def test_a_garbled_manifest_is_noticed(written, tmp_path, content):
     folder = shutil.copytree(written, tmp_path / "run")

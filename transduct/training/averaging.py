@@ -26,9 +26,11 @@ from transduct.files import save_whole
 from transduct.tokenization import TARGET_FOLDER
 from transduct.training.callbacks import training_was_stopped
 from transduct.training.checkpoints import (
+    INDEX,
     MANIFEST,
     MARK,
     STATE,
+    WEIGHTS,
     checkpoint_step,
     discard,
     find_checkpoints,
@@ -37,7 +39,6 @@ from transduct.training.checkpoints import (
 )
 from transduct.training.weights import load_into, refuse_flat_weights
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 NOT_OF_A_MODEL = (".safetensors", ".bin", ".pt", ".pth")
 """Endings of weights and of a training's state, which are not copied beside an average."""
 

@@ -33,7 +33,9 @@ MANIFEST = "manifest.json"
 STATE = "trainer_state.json"
 MARK = "off_schedule.json"
 """File in a checkpoint that was written off the schedule: an `OffSchedule`."""
-_PARTS = ("config.json", "model.safetensors", "optimizer.pt", "scheduler.pt", STATE)
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+"""The file of a model's weights, or where there are several, the one that names them."""
+_PARTS = ("config.json", "optimizer.pt", "scheduler.pt", STATE)
 
 
 class CheckpointNotWritten(OSError):
@@ -297,7 +299,10 @@ def checkpoint_fault(checkpoint: Path) -> str | None:
     """What keeps a run from going on at this checkpoint, or None. Every file is read."""
     if (checkpoint / MANIFEST).is_file():
         return _fault_by_manifest(checkpoint)
-    for name in _PARTS:
+    weights = _weight_files(checkpoint)
+    if weights is None:
+        return f"{INDEX} is garbled"
+    for name in (*_PARTS, *weights):
         if not (checkpoint / name).is_file():
             return f"{name} is missing"
     if not any(checkpoint.glob("rng_state*.pth")):
@@ -305,13 +310,25 @@ def checkpoint_fault(checkpoint: Path) -> str | None:
     for path in (*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")):
         if (fault := _zip_fault(path)) is not None:
             return fault
-    if not _whole_safetensors(checkpoint / "model.safetensors"):
-        return "model.safetensors is cut short"
+    for name in weights:
+        if not _whole_safetensors(checkpoint / name):
+            return f"{name} is cut short"
     try:
         json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
     except ValueError:
         return f"{STATE} is cut short"
     return None
+
+
+def _weight_files(checkpoint: Path) -> list[str] | None:
+    """The names of the files that hold the weights; None where the index of several is garbled."""
+    if not (checkpoint / INDEX).is_file():
+        return [WEIGHTS]
+    try:
+        index = json.loads((checkpoint / INDEX).read_text(encoding="utf-8"))
+        return sorted(set(index["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _fault_by_manifest(checkpoint: Path) -> str | None:

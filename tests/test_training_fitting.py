@@ -73,7 +73,11 @@ def test_a_trainer_on_an_accelerator_tries(tmp_path, monkeypatch):
 def test_a_run_that_goes_on_keeps_its_budget(tmp_path):
     (tmp_path / "token_budget.json").write_text('{"max_tokens_per_batch": 40}')
     trainer = tiny_trainer(tmp_path, max_tokens_per_batch="auto", packing=True)
+    (tmp_path / "checkpoint-1").mkdir()
     assert all(batch["input_ids"].numel() + batch["labels"].numel() <= 40 for batch in trainer.get_train_dataloader())
+    (tmp_path / "checkpoint-1").rmdir()  # nothing goes on, and the model may be another one
+    trainer.get_train_dataloader()
+    assert json.loads((tmp_path / "token_budget.json").read_text())["max_tokens_per_batch"] > 40
 
 
 def test_what_a_row_keeps_grows_with_rows_and_length(tmp_path):

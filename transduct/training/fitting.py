@@ -5,8 +5,9 @@
 - On a CPU running out of memory ends the process, or the machine. There the budget is computed from what one row of the longest
   pairs keeps for its backward pass, and all batches together may take `CPU_SHARE` of the memory that is free.
 
-No budget is larger than an epoch. What is found is written to `token_budget.json` in the output folder and read from there at the
-next start: the batches of a run that goes on must be those that it began with. Mind that the number of tokens in an update, and
+No budget is larger than an epoch. What is found is written to `token_budget.json` in the output folder and read from there once
+there are checkpoints: the batches of a run that goes on must be those that it began with. Before that, the next start may be one
+of another model. Mind that the number of tokens in an update, and
 with it what is learnt, depends on the device; for a result to compare, write the number into the recipe.
 """
 
@@ -23,6 +24,7 @@ from accelerate.utils import gather_object
 from torch.autograd.graph import saved_tensors_hooks
 
 from transduct.files import write_whole
+from transduct.training.checkpoints import list_checkpoints
 
 MARGIN = 0.9
 """Share of the largest budget that fitted: memory becomes fragmented, and evaluation needs some."""
@@ -44,7 +46,8 @@ def fitting_budget(trainer: Any, lengths: np.ndarray) -> int:
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise ValueError('max_tokens_per_batch="auto" cannot be found for a model that FSDP or DeepSpeed shards: give a number')
     note = Path(trainer.args.output_dir) / "token_budget.json"
-    known = gather_object([json.loads(note.read_text())["max_tokens_per_batch"] if note.is_file() else None])[0]
+    goes_on = note.is_file() and len(list_checkpoints(note.parent)) > 0
+    known = gather_object([json.loads(note.read_text())["max_tokens_per_batch"] if goes_on else None])[0]
     if known is not None:
         return int(known)
     longest = lengths.max(1)

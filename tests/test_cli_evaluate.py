@@ -38,7 +38,9 @@ def data(tmp_path):
 def printed(capsys, *arguments) -> str:
     capsys.readouterr()
     assert run(["evaluate", *map(str, arguments)]) == 0
-    return capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "Loading" not in err  # a bar is for terminals
+    return out
 
 
 def fails(capsys, *arguments) -> str:

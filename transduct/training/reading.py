@@ -453,8 +453,10 @@ def function_file(name: str, folder: Path) -> tuple[Path, str]:
     """The file and the name in it of `file.py:name`."""
     file, colon, function = name.rpartition(":")
     path = folder / file
-    if not colon or not path.is_file():
+    if not colon:
         raise ValueError(f"function={name!r} must read file.py:name, with a file in {folder}")
+    if not path.is_file():
+        raise ValueError(f"function={name!r} must read file.py:name, but there is no file {path}")
     return path, function
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import (
     AutoTokenizer,
     GenerationConfig,
@@ -9,6 +10,7 @@ from transformers import (
     M2M100ForConditionalGeneration,
     MBartConfig,
     MBartForConditionalGeneration,
+    TokenizersBackend,
 )
 
 from configs import build, tiny
@@ -371,6 +373,25 @@ def test_padding_on_either_side(ours, side):
 def test_refuses(ours, texts, options, message):
     with pytest.raises(ValueError, match=message):
         translate(*ours, texts, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, {"do_sample": True}, {"drafts": True}], ids=str)
+def test_logits_that_are_no_numbers_are_named(options):
+    model, tokenizer = tiny_translation()
+    with torch.no_grad():
+        model.lm_head.weight[7] = float("nan")
+    with pytest.raises(ValueError, match=r"line 2 has logits that are no numbers \(NaN\) in float32"):
+        translate(model, tokenizer, ["", "abc"], **options)
+
+
+def test_a_text_without_tokens_is_refused_in_any_batch():
+    vocabulary = Tokenizer(models.WordLevel({"<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3}, "<unk>"))
+    vocabulary.normalizer, vocabulary.pre_tokenizer = normalizers.Replace("\u200b", ""), pre_tokenizers.WhitespaceSplit()
+    tokenizer = TokenizersBackend(tokenizer_object=vocabulary, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    model, _ = tiny_translation()
+    for texts in (["a", "\u200b"], ["", "\u200b"]):
+        with pytest.raises(ValueError, match="line 2 has text without tokens"):
+            translate(model, tokenizer, texts)
 
 
 def test_refuses_models_that_read_no_text(ours):

@@ -15,6 +15,7 @@ from transformers.modeling_outputs import ModelOutput
 
 from transduct.cache import PreallocatedLayer, reorder_beams
 from transduct.decoding.coverage import Coverage
+from transduct.decoding.source_error import SourceError
 from transduct.generation import SOURCE_ARGUMENTS, TransductGenerationMixin
 
 
@@ -49,9 +50,14 @@ class Rows:
         return self.model.get_output_embeddings().weight.shape[0]
 
     def logits(self) -> torch.Tensor:
-        """Float32 logits (B*N, V) of the next token of each row. The rows' last tokens must have been appended."""
+        """Float32 logits (B*N, V) of the next token of each row. The rows' last tokens must have been appended.
+
+        Raises:
+            ValueError: for first logits that are no numbers.
+        """
         if self.outputs is None:
             self.outputs = self.model._prefill(self.ids, self.generation_config, self.arguments)
+            self.check_numbers(self.outputs.logits[:, -1])
         else:
             new = 1 if self.arguments.get("use_cache", True) else None
             inputs = self.model.prepare_inputs_for_generation(self.ids, next_sequence_length=new, **self.arguments)
@@ -61,6 +67,17 @@ class Rows:
         if self.coverage is not None:
             self.coverage.add(self.outputs.cross_attentions)
         return self.outputs.logits[:, -1].float()  # (B*N, V)
+
+    def check_numbers(self, logits: torch.Tensor) -> None:
+        """Raises ValueError for a source with logits (B*N, V) that are no numbers, as overflows of float16 leave them."""
+        wrong = logits.isnan().any(1).nonzero().flatten().tolist()
+        if wrong:
+            dtype = str(logits.dtype).removeprefix("torch.")
+            raise SourceError(
+                wrong[0] // self.candidates,
+                f"has logits that are no numbers (NaN) in {dtype}: if that is float16, load the model in float32 or bfloat16; else "
+                "look for weights that are not finite",
+            )
 
     def append(self, tokens: torch.Tensor, origins: torch.Tensor | None = None) -> None:
         """Continue each row by its token (B*N); `origins` (B*N) says which old row it continues, None: its own."""

@@ -38,7 +38,11 @@ class Slots:
         """Read tokens (B, m) where `real` (B, m); the logits (B, m, V) of what follows each.
 
         Tokens beyond the last learned position are read as if they stood there: what follows them is a guess.
+
+        Raises:
+            ValueError: for first logits that are no numbers.
         """
+        begins = self.real.shape[1] == 0
         past = self.real.sum(1, keepdim=True)  # (B, 1)
         self.real = torch.cat([self.real, real], dim=1)  # (B, T + m)
         positions = (past + real.cumsum(1) - 1).clamp(0, None if self.positions is None else self.positions - 1)  # (B, m)
@@ -50,6 +54,8 @@ class Slots:
             use_cache=True,
             **self.fixed,
         )
+        if begins:
+            self.rows.check_numbers(outputs.logits[:, 0])
         return outputs.logits.float()  # (B, m, V)
 
     def take_back(self, kept: torch.Tensor) -> None:

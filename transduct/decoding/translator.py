@@ -225,7 +225,11 @@ class Translator:
         return self.tokenizer([self.direction.prefix + text for text in texts], verbose=False)["input_ids"]
 
     def _fitting(self, piece: Piece, ids: list[int], number: int) -> Iterable[tuple[Piece, _Source | None]]:
-        """A piece as it is, or if it is too long, cut or refused."""
+        """A piece as it is, or if it is too long, cut or refused; one without tokens is refused."""
+        if not ids:
+            raise ValueError(
+                f"line {number} has text without tokens, {piece.text[:40]!r}: this tokenizer sees nothing in it; remove it"
+            )
         if self.limit is None or len(ids) <= self.limit:
             return [(piece, _Source(piece.text, ids))]
         if self.options.long == "refuse":

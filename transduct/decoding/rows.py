@@ -75,8 +75,8 @@ class Rows:
             dtype = str(logits.dtype).removeprefix("torch.")
             raise SourceError(
                 wrong[0] // self.candidates,
-                f"has logits that are no numbers (NaN) in {dtype}: if that is float16, load the model in float32 or bfloat16; else "
-                "look for weights that are not finite",
+                f"has logits that are no numbers (NaN) in {dtype}: if that is float16, load the model in float32 or bfloat16; "
+                "else look for weights that are not finite",
             )
 
     def append(self, tokens: torch.Tensor, origins: torch.Tensor | None = None) -> None:

@@ -14,6 +14,9 @@ from transduct.training.metrics import (
     closest_edits,
     edit_distance,
     exact_match,
+    rouge_1,
+    rouge_2,
+    rouge_l,
     rouge_lsum,
     sequence_error,
     ter,
@@ -95,6 +98,17 @@ def test_rouge_of_one_sentence_is_the_longest_common_subsequence():
         first, second = (random.choices("abcd", k=random.randrange(1, 7)) for _ in range(2))
         expected = 200 * longest_common(first, second) / (len(first) + len(second))
         assert rouge_lsum([" ".join(first)], [" ".join(second)]) == pytest.approx(expected)
+        assert rouge_l(["\n".join(first)], [" ".join(second)]) == pytest.approx(expected)  # lines are no sentences there
+
+
+def test_rouge_of_words_and_pairs_of_words():
+    """Lin 2004, section 3.1: to ROUGE-2, "police kill the gunman" and "the gunman kill police" are alike."""
+    reference, first, second = "police killed the gunman", "police kill the gunman", "the gunman kill police"
+    assert rouge_1([first, second], [reference] * 2) == pytest.approx(100 * 3 / 4)
+    assert rouge_2([first, second], [reference] * 2) == pytest.approx(100 * 1 / 3)
+    assert rouge_l([first, second], [reference] * 2) == pytest.approx(100 * (3 / 4 + 2 / 4) / 2)
+    assert rouge_1(["a a a b"], [["A, a!", "x"]]) == pytest.approx(100 * 2 * 2 / (4 + 2))  # no word counts twice
+    assert rouge_2(["a"], ["a"]) == 0  # no pair at all
 
 
 def test_rouge_of_summaries_as_its_paper_counts():

@@ -16,7 +16,10 @@ def evaluate(
     ],
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="bleu, chrf, ter, rouge_lsum, exact_match, sequence_error, token_error (wer, per); may be repeated."),
+        typer.Option(
+            help="bleu, chrf, ter, rouge_1, rouge_2, rouge_l, rouge_lsum, exact_match, sequence_error, token_error (wer, per); "
+            "may be repeated."
+        ),
     ] = None,
     hypotheses: Annotated[str | None, typer.Option(help="Measure the outputs of this file; there is no MODEL then.")] = None,
     baseline: Annotated[str | None, typer.Option(help="File of another system's outputs, to compare with.")] = None,

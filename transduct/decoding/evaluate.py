@@ -61,8 +61,8 @@ def evaluate(
         model, tokenizer: as of `translate`; None with `hypotheses`.
         data: pairs (source, reference or list of references); a data set with the columns `columns`; or what `open_test_set`
             reads: the name of a file or data set, or a list of names of a file of sources and files of references.
-        metrics: of bleu, chrf, ter, rouge_lsum, exact_match, sequence_error and token_error (wer, per), or a mapping of names to
-            show to these.
+        metrics: of bleu, chrf, ter, rouge_1, rouge_2, rouge_l, rouge_lsum, exact_match, sequence_error and token_error (wer,
+            per), or a mapping of names to show to these.
         hypotheses: outputs that are there already, to be measured in place of a model's.
         baseline: outputs of another system, to compare with.
         resamples: test sets to draw for confidence and comparison; 0: none.

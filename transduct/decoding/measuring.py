@@ -14,10 +14,11 @@ import numpy as np
 
 from transduct.training.metrics import METRICS, closest_edits, higher_is_better, reference_streams
 
-ALIASES = {"wer": "token_error", "per": "token_error", "chrf2": "chrf", "rougeLsum": "rouge_lsum"}
+ROUGE = {"rouge1": "rouge_1", "rouge2": "rouge_2", "rougeL": "rouge_l", "rougeLsum": "rouge_lsum"}
+ALIASES = {"wer": "token_error", "per": "token_error", "chrf2": "chrf", **ROUGE}
 """Other names of metrics: word and phoneme error rates are token error rates, with words or phones as tokens."""
 RESAMPLES = 1000
-TOKENS = {"rouge_lsum": "case:lc|tok:alphanumeric|stem:no"}
+TOKENS = dict.fromkeys(ROUGE.values(), "case:lc|tok:alphanumeric|stem:no")
 """How texts are made tokens, where it is not by white space."""
 
 Measured = dict[str, Any]

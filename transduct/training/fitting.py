@@ -7,8 +7,8 @@
 
 No budget is larger than an epoch. What is found is written to `token_budget.json` in the output folder and read from there once
 there are checkpoints: the batches of a run that goes on must be those that it began with. Before that, the next start may be one
-of another model. Mind that the number of tokens in an update, and
-with it what is learnt, depends on the device; for a result to compare, write the number into the recipe.
+of another model. Mind that the number of tokens in an update, and with it what is learnt, depends on the device; for a result to
+compare, write the number into the recipe.
 """
 
 import json

@@ -4,15 +4,19 @@
   corpus. With phones as tokens it is the phoneme error rate, with words the word error rate of speech recognition.
 - `sequence_error`: share of the outputs that equal none of their references. For pronunciations it is called word error rate.
 - `bleu`, `chrf`, `ter`: sacreBLEU's, with its default tokenizers. TER (Snover et al. 2006) counts edits and shifts, in percent.
-- `rouge_lsum`: ROUGE-L of summaries of several sentences, one a line (Lin 2004, section 3.2), the mean F1 in percent.
+- `rouge_1`, `rouge_2`, `rouge_l`, `rouge_lsum`: words, pairs of words and the longest common subsequence that outputs share with
+  references, and the last of summaries of several sentences, one a line (Lin 2004, sections 2, 3.1 and 3.2). Each is the mean F1
+  in percent. Tokens are runs of letters and digits in lower case, without stemming; for English that is what the `rouge_score`
+  package does.
 
 For the error rates and the exact match, texts are split into tokens at white space. A reference is one text, or a list of
-texts that are all right.
+texts that are all right; for ROUGE the one with the highest value counts.
 """
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 
 References = Sequence[str | Sequence[str]]
@@ -92,19 +96,52 @@ def ter(predictions: Sequence[str], references: References) -> float:
     return sacrebleu.corpus_ter(list(predictions), reference_streams([accepted for _, accepted in pairs])).score
 
 
-def rouge_lsum(predictions: Sequence[str], references: References) -> float:
-    """Mean ROUGE-Lsum F1 of the outputs, 0 to 100; of several references the one with the highest value counts.
+def rouge_1(predictions: Sequence[str], references: References) -> float:
+    """Mean ROUGE-1 F1 of the outputs, 0 to 100: words."""
+    return _mean_f1(partial(_ngram_f1, size=1), predictions, references)
 
-    Sentences are apart by newlines. Tokens are runs of letters and digits in lower case, without stemming; for English that is
-    what the `rouge_score` package does.
-    """
+
+def rouge_2(predictions: Sequence[str], references: References) -> float:
+    """Mean ROUGE-2 F1 of the outputs, 0 to 100: pairs of words."""
+    return _mean_f1(partial(_ngram_f1, size=2), predictions, references)
+
+
+def rouge_l(predictions: Sequence[str], references: References) -> float:
+    """Mean ROUGE-L F1 of the outputs, 0 to 100: the longest common subsequence, a whole text being one sentence."""
+    return _mean_f1(_subsequence_f1, predictions, references)
+
+
+def rouge_lsum(predictions: Sequence[str], references: References) -> float:
+    """Mean ROUGE-Lsum F1 of the outputs, 0 to 100. Sentences are apart by newlines."""
+    return _mean_f1(_summary_f1, predictions, references)
+
+
+def _mean_f1(f1: Callable[[str, str], float], predictions: Sequence[str], references: References) -> float:
     pairs = _checked(predictions, references)
-    return 100 * sum(max(_summary_f1(text, other) for other in accepted) for text, accepted in pairs) / len(pairs)
+    return 100 * sum(max(f1(text, other) for other in accepted) for text, accepted in pairs) / len(pairs)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", text.lower())
+
+
+def _ngram_f1(prediction: str, reference: str, size: int) -> float:
+    """F1 of the runs of `size` words that both texts have, each as often as both have it."""
+    texts = (_words(prediction), _words(reference))
+    predicted, expected = (Counter(zip(*(words[start:] for start in range(size)), strict=False)) for words in texts)
+    hits = (predicted & expected).total()
+    return 2 * hits / (predicted.total() + expected.total()) if hits else 0.0
+
+
+def _subsequence_f1(prediction: str, reference: str) -> float:
+    predicted, expected = _words(prediction), _words(reference)
+    hits = len(_common(expected, predicted))
+    return 2 * hits / (len(predicted) + len(expected)) if hits else 0.0
 
 
 def _summary_f1(prediction: str, reference: str) -> float:
     """F1 of the tokens of each sentence of the reference that lie on a longest common subsequence with one of the prediction."""
-    texts = [[re.findall(r"[^\W_]+", line.lower()) for line in text.split("\n")] for text in (prediction, reference)]
+    texts = [[_words(line) for line in text.split("\n")] for text in (prediction, reference)]
     predicted, expected = ([line for line in lines if line] for lines in texts)
     left = [Counter(chain.from_iterable(lines)) for lines in (predicted, expected)]
     sizes = [sum(counts.values()) for counts in left]
@@ -138,7 +175,8 @@ def _common(sentence: list[str], other: list[str]) -> set[int]:
 
 
 METRICS: dict[str, Callable[[Sequence[str], References], float]] = {
-    function.__name__: function for function in (token_error, sequence_error, exact_match, bleu, chrf, ter, rouge_lsum)
+    function.__name__: function
+    for function in (token_error, sequence_error, exact_match, bleu, chrf, ter, rouge_1, rouge_2, rouge_l, rouge_lsum)
 }
 """By the names that a recipe uses."""
 ERRORS = frozenset({"token_error", "sequence_error", "ter"})

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hub_clients import client_in_this_process
-from hub_server import Account, Blob, Fault, Hub, serving
+from hub_server import Account, Blob, Fault, Hub, Response, serving
 from tiny_translation import save_translation, tiny_translation
 from transduct import TransductForConditionalGeneration
 from transduct.cli.main import run
@@ -366,6 +366,58 @@ def test_a_push_that_breaks_off_goes_on(online, hub, folder, capsys, monkeypatch
     assert lost in again
     assert not again & arrived
     assert all(files(hub)[shard.name].content == shard.read_bytes() for shard in shards)
+
+
+@pytest.mark.parametrize("body", [b"<html>Log in</html>", b"{}", b"null", b"[]", b""], ids=repr)
+@pytest.mark.parametrize("place", ["/api/repos/create", "/api/models/ann/model", "/preupload/", "/objects/batch", "/commit/"])
+def test_answers_that_are_none_of_the_hub(body, place, online, hub, folder, capsys, monkeypatch):
+    """As of a network that wants a log-in first: one line that says so, and no fault of the program."""
+    answering = hub._respond
+    wrong = lambda request: Response(200, body) if place in request.path else answering(request)  # noqa: E731
+    monkeypatch.setattr(hub, "_respond", wrong)
+    said = fails(capsys, folder, "ann/model")
+    assert "does not answer as the Hub does" in said or "improperly formatted" in said or "Malformed response" in said
+    assert "a fault of the program" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "message"), [(ConnectionError, "the connection to .* failed: no way. Push again"), (PermissionError, "refuses the")]
+)
+def test_errors_of_the_hub_s_storage(error, message, online, folder, monkeypatch):
+    """The client raises what hf_xet does, without a number, where it uploads by that."""
+
+    def upload(*args, **kwargs):
+        raise error("no way")
+
+    monkeypatch.setattr("huggingface_hub._commit_api._upload_lfs_files", upload)
+    with pytest.raises((ValueError, ConnectionError), match=message):
+        push(folder, "ann/model")
+
+
+def test_errors_of_the_disk_are_no_errors_of_the_hub(online, folder, monkeypatch):
+    def upload(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub._commit_api._upload_lfs_files", upload)
+    with pytest.raises(OSError, match="No space left"):
+        push(folder, "ann/model")
+
+
+def test_an_answer_to_the_commit_that_was_lost(online, hub, folder, monkeypatch, capsys):
+    """The commit may have been made: it is not said that it was not, and the next push finds that all is there."""
+    answering = hub._respond
+
+    def lost(request):
+        answer = answering(request)
+        return Response(504) if "/commit/" in request.path else answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hub, "_respond", lost)
+        assert "committed" not in fails(capsys, folder, "ann/model")
+    there = files(hub)
+    assert "model.safetensors" in there
+    push(folder, "ann/model")
+    assert files(hub) == there
 
 
 def test_a_hub_that_cannot_be_reached(folder, tmp_path, monkeypatch, capsys):

@@ -7,11 +7,13 @@
 - The token is taken from the argument, or as `huggingface_hub` finds it (`HF_TOKEN`, `hf auth login`). It is in no message.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
@@ -41,6 +43,8 @@ OF_SOURCES = (
 weights, of other parts of a model, and of its tokenizer and feature extractor."""
 REQUEST_ERROR: Any = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
 """What the client raises when a connection fails, from whichever library this version of huggingface_hub takes it."""
+NO_ANSWER = (AttributeError, IndexError, KeyError, TypeError, json.JSONDecodeError)
+"""What the client comes to where an answer is not what the Hub's would be, as of a network that wants a log-in first."""
 AGAIN = "Push again later: what has been uploaded is not sent twice"
 
 
@@ -109,7 +113,8 @@ def push(folder: str | Path, repository: str, token: str | None = None, **option
 
     Raises:
         ValueError: for a folder that holds no whole model of ours, and whatever the Hub refuses; nothing was committed then.
-        ConnectionError: where the Hub cannot be reached; the same call goes on later.
+        ConnectionError: where the Hub cannot be reached or fails; the same call goes on later. If its answer to the commit was
+            lost, that may have been made.
     """
     return upload(prepare(folder, repository, Options(**options), token), token)
 
@@ -163,7 +168,7 @@ def upload(share: Share, token: str | None = None) -> Shared:
     """Make the repository and the branch, if they are not there, and commit what `prepare` has seen.
 
     Raises:
-        ValueError: for what the Hub refuses; ConnectionError: where it cannot be reached or fails. Nothing was committed then.
+        ValueError, ConnectionError: as `push`.
     """
     api = HfApi(token=token, library_name="transduct", library_version=__version__)
     options = share.options
@@ -294,7 +299,32 @@ def told(repository: str) -> Iterator[None]:
             raise _refusal(error.__cause__, repository) from error
         if isinstance(error.__cause__, REQUEST_ERROR):
             raise _unreachable(error.__cause__) from error
+        if isinstance(error.__cause__, NO_ANSWER):
+            raise _no_hub(error.__cause__) from error
         raise
+    except NO_ANSWER as error:
+        if not _is_of_client(error):
+            raise
+        raise _no_hub(error) from error
+    except OSError as error:
+        if error.errno is not None or not _is_of_client(error):
+            raise  # of a disk
+        if isinstance(error, PermissionError):
+            raise ValueError(f"the Hub's storage refuses the token for {repository}: take one with the right to write") from error
+        raise _unreachable(error) from error
+
+
+def _is_of_client(error: BaseException) -> bool:
+    """Whether it was raised inside the Hub's client, and not by what is around it."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return any(name.split(".")[0] == "huggingface_hub" for name in modules)
+
+
+def _no_hub(error: BaseException) -> ConnectionError:
+    return ConnectionError(
+        f"{public_text(constants.ENDPOINT)} does not answer as the Hub does ({type(error).__name__}): is HF_ENDPOINT right, and "
+        f"does this network let programs reach it without a log-in? {AGAIN}"
+    )
 
 
 def _refusal(error: HfHubHTTPError, repository: str) -> Exception:
@@ -310,7 +340,7 @@ def _refusal(error: HfHubHTTPError, repository: str) -> Exception:
     if status in (409, 412):
         return ValueError(f"{repository} was changed by somebody else in the meantime{reason}: look at it, and push again")
     if status >= 500 or status in (408, 429):
-        return ConnectionError(f"the Hub fails with status {status}{reason}; nothing was committed. {AGAIN}")
+        return ConnectionError(f"the Hub fails with status {status}{reason}. {AGAIN}")
     return ValueError(f"the Hub refuses with status {status}{reason}")
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from transduct.convert.engine_folders import BEAMS, TOLERANCE, Comparison, one_end, plain_generation, ready, start_token
+from transduct.convert.engine_folders import BEAMS, TOLERANCE, Comparison, one_end, plain_generation, start_token
 from transduct.convert.engine_vocabulary import token_strings
 from transduct.convert.models import export_plan
+from transduct.convert.verifying import ready
 from transduct.decoding import beam_search
 
 START, END, WITHOUT_TIMES = NEEDED = ("<|startoftranscript|>", "<|endoftext|>", "<|notimestamps|>")

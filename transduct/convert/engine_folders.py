@@ -5,7 +5,6 @@ answers of a beam search of 4. What differs stands in the output and in README.m
 of rounded ones it is told how closely they do.
 """
 
-import copy
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from transformers import GenerationConfig
 import transduct
 from transduct.configuration import TransductConfig
 from transduct.convert.memory import quiet
+from transduct.convert.verifying import ready
 from transduct.convert.writing import new_folder
 from transduct.decoding import beam_search
 from transduct.decoding.forcing import forced, padded
@@ -238,20 +238,6 @@ def plain_generation(model: Any) -> Iterator[None]:
         yield
     finally:
         model.generation_config = own
-
-
-@contextmanager
-def ready(model: Any) -> Iterator[Any]:
-    """The model in evaluation mode, or a copy in float32."""
-    if model.dtype in (torch.float16, torch.bfloat16):
-        yield copy.deepcopy(model).float().eval()
-        return
-    training = {module: module.training for module in model.modules()}
-    try:
-        yield model.eval()
-    finally:
-        for module, mode in training.items():
-            module.training = mode
 
 
 def one_end(config: TransductConfig) -> int | None:

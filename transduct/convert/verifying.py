@@ -69,7 +69,7 @@ def verify(theirs: PreTrainedModel, ours: PreTrainedModel, where: str = "", seed
     with ExitStack() as stack:
         stack.enter_context(quiet())
         stack.enter_context(torch.no_grad())
-        theirs, ours = (stack.enter_context(_ready(model)) for model in (theirs, ours))
+        theirs, ours = (stack.enter_context(ready(model)) for model in (theirs, ours))
         stack.enter_context(_exact_tables(theirs, ours))
         source, text = source_inputs(ours, seed)
         result = Verification(text)
@@ -80,7 +80,7 @@ def verify(theirs: PreTrainedModel, ours: PreTrainedModel, where: str = "", seed
 
 
 @contextmanager
-def _ready(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
+def ready(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
     """The model in evaluation mode, or a copy in float32."""
     if model.dtype in HALF:
         yield copy.deepcopy(model).float().eval()

@@ -186,6 +186,16 @@ def test_prefix_lm_in_a_decoder_learns_the_rest_of_the_text_only():
     assert loss.item() == pytest.approx(by_hand.item(), rel=1e-5)
 
 
+def test_a_mixture_of_prefix_lm_and_causal_lm_in_one_batch():
+    rng = np.random.default_rng(0)
+    examples = [PrefixLM(1, 0.5, "decoder")([5, 6, 7, 8], rng), CausalLM(1)([5, 6], rng)]
+    collate = ObjectiveCollator(CausalLM(1), Seq2SeqCollator(tokenizer("unigram")), labelled="keep")
+    for order in (examples, examples[::-1]):
+        masks = collate([dict(example) for example in order])["prefix_mask"].tolist()
+        assert masks[order.index(examples[0])] == [True, True, False, False, False]
+        assert masks[order.index(examples[1])] == [False] * 5
+
+
 def test_masked_lm_in_an_encoder():
     english = tokenizer("unigram")
     collate = ObjectiveCollator(TokenMasking.bert(english), Seq2SeqCollator(english))

@@ -67,14 +67,15 @@ class ObjectiveCollator:
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Rows with `input_ids` and perhaps more that `collate` takes; the batch that `collate` makes of the examples."""
         examples = [self.example(feature) for feature in features]
-        prefixes = [example.pop("prefix_mask") for example in examples if "prefix_mask" in example]
+        prefixed = any("prefix_mask" in example for example in examples)
+        prefixes = [example.pop("prefix_mask", ()) for example in examples]  # a causal text of a mixture has none
         batch = self.collate(examples)
         if _labels_lie_on_inputs(self.objective) and not batch["attention_mask"][:, 0].all():
             rule = "there each label lies on its token, and padding must be on the right"
             raise ValueError(
                 f'the tokenizer pads on the left, but the model of this objective has one stack: {rule}. Set padding_side="right"'
             )
-        if prefixes:
+        if prefixed:
             batch["prefix_mask"] = _padded_like(batch["input_ids"], prefixes)
         return batch
 

@@ -77,6 +77,17 @@ def test_a_change_of_anything_makes_them_anew(tmp_path, tokenizer):
     assert len(stored(tmp_path)) == 2
 
 
+def test_a_change_of_the_alignments_makes_them_anew(tmp_path, tokenizer):
+    split = SplitSource(source="s.txt", target="t.txt", alignment="a.txt")
+    for name, line in (("s.txt", "ab"), ("t.txt", "ba"), ("a.txt", "0-0")):
+        write(tmp_path, [line], name)
+    assert start(tmp_path, PairEncoder(tokenizer, split), split=split).dataset["alignments"][0] != []
+    write(tmp_path, [""], "a.txt")
+    anew = start(tmp_path, PairEncoder(tokenizer, split), split=split)
+    assert anew.changed
+    assert anew.dataset["alignments"][:] == [[]]
+
+
 def test_a_file_that_was_cut_is_made_anew(tmp_path, tokenizer):
     write(tmp_path, GOOD)
     start(tmp_path, PairEncoder(tokenizer, SPLIT))

@@ -192,7 +192,7 @@ def inputs_key(split: SplitSource, folder: Path) -> Any:
         return opened._fingerprint if isinstance(opened, Dataset) else "read in part, which has none"
     if split.function is not None:
         return _state(function_file(split.function, folder)[0])
-    named = [vars(split)[name] for name in ("source", "target", *FILES) if vars(split)[name] is not None]
+    named = [vars(split)[name] for name in ("source", "target", "alignment", *FILES) if vars(split)[name] is not None]
     return [_state(path) for names in named for path in files(names, folder)]
 
 

@@ -13,6 +13,7 @@ from tiny_training import Tokenizer, pairs, tiny_model
 from transduct.training import PackedCollator, Seq2SeqCollator, TransductTrainer, TransductTrainingArguments
 from transduct.training.data_position import Position
 from transduct.training.endless import Batching, EndlessBatches, EndlessData, MappedPart, StreamedPart
+from transduct.training.objectives import CausalLM, ObjectiveCollator
 from transduct.training.reading import BadRow, Place, Row
 
 
@@ -301,6 +302,19 @@ def test_a_resumed_training_equals_a_straight_one(tmp_path, options):
     train(tmp_path / "twice", part, 4, gradient_accumulation_steps=2, **options)
     checkpoint = str(tmp_path / "twice" / "checkpoint-4")
     assert torch.equal(train(tmp_path / "twice", part, 10, checkpoint, gradient_accumulation_steps=2, **options), straight)
+
+
+def test_what_an_objective_made_is_packed_as_any_pairs_are(tmp_path):
+    losses = []
+    for wrapped in (False, True):
+        trainer = trainer_of(tmp_path, mapped(24), 2, max_tokens_per_batch=60, packing=True)
+        if wrapped:
+            trainer.data_collator = ObjectiveCollator(CausalLM(1), trainer.data_collator, labelled="keep")
+        losses.append(trainer.train().training_loss)
+    assert losses[0] == losses[1]
+    trainer.data_collator.labelled = "refuse"
+    with pytest.raises(ValueError, match="data_collator=ObjectiveCollator is not"):
+        trainer.get_train_dataloader()
 
 
 def test_options_of_the_arguments_act_here_too(tmp_path):

@@ -13,6 +13,7 @@ from transformers.trainer_utils import has_length
 from transduct.training.batching import EpochBatchSampler, TokenBudgetBatchSampler
 from transduct.training.collators import Seq2SeqCollator
 from transduct.training.fitting import fitting_budget
+from transduct.training.objectives import ObjectiveCollator
 from transduct.training.packing import PackedBatchSampler, PackedCollator, PackedRows
 
 
@@ -82,7 +83,7 @@ def packed_collator(trainer: Any) -> PackedCollator:
         ValueError: for a model that does not keep segments apart, and for a collator of another kind.
     """
     _check_packing(trainer)
-    padding = trainer.data_collator
+    padding = _padding(trainer)
     return PackedCollator(
         padding.tokenizer,
         padding.model,
@@ -91,8 +92,14 @@ def packed_collator(trainer: Any) -> PackedCollator:
     )
 
 
+def _padding(trainer: Any) -> Any:
+    """The collator that pads: behind that of an objective, which hands it examples with labels, as all are here, as they are."""
+    collator = trainer.data_collator
+    return collator.collate if isinstance(collator, ObjectiveCollator) and collator.labelled == "keep" else collator
+
+
 def _check_packing(trainer: Any) -> None:
-    padding, config = trainer.data_collator, trainer.model.config
+    padding, config = _padding(trainer), trainer.model.config
     if getattr(config, "encoder_input", "tokens") == "features":
         raise ValueError("packing=True lays tokens end to end, and the source of this model is features: leave packing out")
     if config.model_type != "transduct" or not config.is_encoder_decoder:
@@ -109,8 +116,9 @@ def _check_packing(trainer: Any) -> None:
 
 def _packing(trainer: Any, loader: DataLoader) -> tuple[PackedRows, PackedCollator]:
     """The loader's data in rows, without the columns that its collator removes, and what packs them."""
-    padding, collate = trainer.data_collator, loader.collate_fn
-    columns = None if collate is padding else vars(collate)["signature_columns"]  # transformers' collator that removes columns
+    collate = loader.collate_fn
+    removes = collate is not trainer.data_collator  # then it is transformers' collator that removes columns
+    columns = vars(collate)["signature_columns"] if removes else None
     return PackedRows(loader.dataset, columns), packed_collator(trainer)
 
 

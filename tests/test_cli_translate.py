@@ -148,10 +148,14 @@ def test_files_that_are_not_there(folder, tmp_path, capsys):
     assert run(["translate", folder, "--input", str(tmp_path / "none")]) == 2
     assert run(["translate", str(tmp_path / "none")]) == 2
     assert run(["translate", folder, "--resume"]) == 2
+    assert run(["translate", "runs/no/model"]) == 2
+    assert run(["translate", "runs/no"]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert "No such file" in errors[0]
     assert "there is no folder" in errors[1]
     assert "--resume belongs to --output" in errors[2]
+    assert "there is no folder 'runs/no/model'" in errors[3]
+    assert "'runs/no' is no folder here, and the Hub does not give it: " in errors[4]
 
 
 def test_an_output_does_not_take_the_place_of_what_is_read(folder, source, tmp_path, capsys):

@@ -30,6 +30,8 @@ from transduct.decoding.translator import Translation, TranslationOptions, Trans
 from transduct.decoding.windows import windows
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+"""What may be an id of the Hub; anything else can only be a path."""
 
 
 class LinesCommand:
@@ -372,7 +374,7 @@ def load_model(name: str, dtype: torch.dtype, device: Any) -> Any:
 
     transduct.register()
     name = model_folder(name)
-    with quiet_loading():
+    with quiet_loading(), naming_both(name):
         model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype)
     return model.to(device).eval()
 
@@ -384,7 +386,9 @@ def load_tokenizer(name: str) -> Any:
     import transduct
 
     transduct.register()
-    return AutoTokenizer.from_pretrained(model_folder(name))
+    name = model_folder(name)
+    with naming_both(name):
+        return AutoTokenizer.from_pretrained(name)
 
 
 def vocabularies(tokenizer: Any) -> list[dict[str, int]]:
@@ -400,16 +404,31 @@ def model_folder(name: str) -> str:
     """What a model is loaded from: a name as it is, but of the output folder of a run its folder `model`.
 
     Raises:
-        ValueError: for what is written like a folder and is none, before the Hub is asked for it, and for a run without a model.
+        ValueError: for what can only be a folder and is none, before the Hub is asked for it, and for a run without a model.
     """
     folder = Path(name)
-    if name.startswith((".", "/", "~")) and not folder.expanduser().is_dir():
+    if not ID.fullmatch(name) and not folder.expanduser().is_dir():
         raise ValueError(f"there is no folder {name!r}")
     if not (folder / "recipe.yaml").is_file() or (folder / "config.json").is_file():
         return name
     if not (folder / "model").is_dir():
         raise ValueError(f"the run in {name!r} has no model yet: its training writes one at its end")
     return str(folder / "model")
+
+
+@contextmanager
+def naming_both(name: str) -> Iterator[None]:
+    """Inside, what the Hub does not give is said to be no folder either: that is what was meant, where a folder is misspelt.
+
+    Raises:
+        OSError: of transformers, with this before it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if Path(name).is_dir():
+            raise
+        raise OSError(f"{name!r} is no folder here, and the Hub does not give it: {error}") from error
 
 
 @contextmanager

@@ -1,6 +1,9 @@
 """`transduct doctor`: exit codes 0, 1 and 2, a table or JSON."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -47,3 +50,12 @@ def test_no_folder(tmp_path, capsys):
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == f"transduct: there is no folder '{tmp_path}/nothing'\n"
+
+
+def test_json_of_a_folder_whose_name_is_no_text(tmp_path):
+    """Such a name goes to a real output byte by byte, which no reader of JSON would take."""
+    odd = os.fsencode(tmp_path) + b"/\xff"
+    os.mkdir(odd)
+    command = [sys.executable, "-m", "transduct.cli.main", "doctor", "--no-load", "--json", odd]
+    printed = subprocess.run(command, capture_output=True).stdout
+    assert json.loads(printed.decode("utf-8"))["problems"] == 1

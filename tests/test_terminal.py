@@ -1,8 +1,10 @@
 """What a terminal would act on is told instead."""
 
+import json
+
 import pytest
 
-from transduct.terminal import printable
+from transduct.terminal import json_text, printable
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,10 @@ def test_only_what_is_seen_is_printed(text, told):
 
 def test_lines():
     assert printable("one\r\n\x1btwo", lines=True) == "one\\r\n\\x1btwo"
+
+
+def test_json_that_every_reader_takes():
+    value = {"\udcff": ["größer 語", "a\udcffb", float("nan"), {"x": (float("inf"), 1.5)}], "n": None, "t": True}
+    text = json_text(value)
+    read = json.loads(text.encode("ascii"), parse_constant=pytest.fail)
+    assert read == {"\udcff": ["größer 語", "a\udcffb", None, {"x": [None, 1.5]}], "n": None, "t": True}

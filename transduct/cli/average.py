@@ -1,10 +1,11 @@
 """`transduct average RUN|CHECKPOINTS... --output FOLDER`: the mean of checkpoints as a model folder."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from transduct.terminal import json_text
 
 
 def average(
@@ -44,7 +45,7 @@ def average(
     if as_json:
         means = [{"checkpoint": str(path), **({} if metric is None else {metric: _value(path, values)})} for path in chosen]
         found = {"output": str(written), "averaged": means, "left_out": [str(path) for path in passing]}
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        typer.echo(json_text(found))
         return
     for path in passing:
         typer.echo(

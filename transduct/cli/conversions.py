@@ -1,11 +1,10 @@
 """What `transduct import` and `transduct export` share: options, data types, and what they print."""
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transduct.terminal import printable
+from transduct.terminal import json_text, printable
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +89,7 @@ def _converted(result: "Converted") -> dict[str, Any]:
 
 
 def _print(values: dict[str, Any]) -> None:
-    typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
+    typer.echo(json_text(values))
 
 
 def report_engine(source: str, result: "Exported", as_json: bool) -> None:

@@ -1,10 +1,11 @@
 """`transduct describe PRESET|FOLDER`: parameters, multiply-adds and memory of an architecture or a saved model."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import typer
+
+from transduct.terminal import json_text
 
 
 def _list_presets(wanted: bool) -> None:
@@ -48,7 +49,7 @@ def describe(
         attention=attention,
         gradient_checkpointing=gradient_checkpointing,
     )
-    typer.echo(json.dumps(description.to_dict(), indent=2) if as_json else str(description))
+    typer.echo(json_text(description.to_dict()) if as_json else str(description))
 
 
 def _load(name: str) -> Any:

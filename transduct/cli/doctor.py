@@ -1,9 +1,10 @@
 """`transduct doctor [FOLDER]`: what works on this computer, and what is wrong with a folder."""
 
-import json
 from typing import Annotated
 
 import typer
+
+from transduct.terminal import json_text
 
 
 def doctor(
@@ -22,6 +23,6 @@ def doctor(
     from transduct.doctor import examine_computer, examine_folder
 
     findings = examine_computer() if folder is None else examine_folder(folder, load)
-    typer.echo(json.dumps(findings.to_dict(), indent=2, ensure_ascii=False) if as_json else str(findings))
+    typer.echo(json_text(findings.to_dict()) if as_json else str(findings))
     if findings.problems:
         raise typer.Exit(1)

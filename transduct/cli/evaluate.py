@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from transduct.terminal import json_text
+
 
 def evaluate(
     names: Annotated[
@@ -49,8 +51,6 @@ def evaluate(
 
     Under `accelerate launch` the examples are shared.
     """
-    import json
-
     from transduct.decoding.evaluate_command import EvaluationOptions, run, table
     from transduct.decoding.test_sets import Columns
 
@@ -66,4 +66,4 @@ def evaluate(
         )
     )  # fmt: skip
     if result is not None:
-        typer.echo(json.dumps(result, indent=2) if as_json else table(result))
+        typer.echo(json_text(result) if as_json else table(result))

@@ -1,9 +1,10 @@
 """`transduct plan CONFIG.yaml`: memory, tokens, steps, operations and hours of a recipe, before anything is started."""
 
-import json
 from typing import Annotated
 
 import typer
+
+from transduct.terminal import json_text
 
 
 def plan(
@@ -45,4 +46,4 @@ def plan(
         vocab_size=vocab_size,
     )
     planned = make_plan(load_recipe(config, changes or ()), options)
-    typer.echo(json.dumps(planned.to_dict(), indent=2) if as_json else str(planned))
+    typer.echo(json_text(planned.to_dict()) if as_json else str(planned))

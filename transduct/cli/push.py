@@ -1,11 +1,10 @@
 """`transduct push FOLDER NAME/MODEL`: share a model on the Hub, with a card that says what is known of it."""
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transduct.terminal import printable
+from transduct.terminal import json_text, printable
 
 if TYPE_CHECKING:
     from transduct.hub import Share, Shared
@@ -50,7 +49,7 @@ def push(
         _show(share, dry_run)
     shared = None if dry_run else upload(share, token)
     if as_json:
-        typer.echo(json.dumps(_as_json(share, shared), indent=2))
+        typer.echo(json_text(_as_json(share, shared)))
     elif shared is not None:
         for path in shared.deleted:
             _tell("deleted", path)

@@ -12,6 +12,7 @@ from transformers.trainer_callback import TrainerCallback
 
 from launching import launch
 from tiny_training import pairs, tiny_model, tiny_trainer
+from transduct.modeling import TransductForCausalLM
 from transduct.training import TransductTrainer
 from transduct.training.fitting import trial_step
 from transduct.training.schedules import vaswani
@@ -61,6 +62,20 @@ def test_refuses_two_losses_at_once(tmp_path, option):
     trainer = tiny_trainer(tmp_path, max_steps=1, label_smoothing_factor=0.1)
     setattr(trainer.model.config, option, 0.05)
     with pytest.raises(ValueError, match=option):
+        trainer.train()
+
+
+@pytest.mark.parametrize("option", [{"r_drop": 0.5}, {"guided_alignment": {"weight": 0.1}}])
+def test_refuses_what_would_be_added_to_a_loss_that_is_replaced(tmp_path, option):
+    with pytest.raises(ValueError, match=f"so its .*{next(iter(option))}.* would be ignored"):
+        tiny_trainer(tmp_path, max_steps=1, label_smoothing_factor=0.1, **option).train()
+
+
+def test_refuses_label_smoothing_that_does_not_know_a_decoder_alone(tmp_path):
+    model = TransductForCausalLM(tiny_model().config)
+    rows = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in pairs()]
+    trainer = tiny_trainer(tmp_path, model, rows, max_steps=1, label_smoothing_factor=0.1)
+    with pytest.raises(ValueError, match="compare each token with itself, where the model is a decoder alone"):
         trainer.train()
 
 

@@ -34,10 +34,10 @@ class TransductTrainer(SharingTrainer):
         """The inherited loader; with `max_tokens_per_batch`, batches by cost or packed, in the same order for the same seed.
 
         Raises:
-            ValueError: if `label_smoothing_factor` would make the model's own label smoothing or z-loss an ignored option.
+            ValueError: if `label_smoothing_factor` would make other options of the loss ignored ones.
         """
         keep_tied_weights_together(self)
-        refuse_ignored_loss(self.args.label_smoothing_factor, self.model.config)
+        refuse_ignored_loss(self)
         if isinstance(self.args, TransductTrainingArguments):
             TokenCounter.watch(self)
             choose_optimizer(self)
@@ -94,11 +94,21 @@ class TransductTrainer(SharingTrainer):
         return exact.corrected(output, metric_key_prefix)
 
 
-def refuse_ignored_loss(label_smoothing_factor: float, config: Any) -> None:
-    """The trainer's label smoothing takes the labels away from the model, whose own loss options then do nothing."""
+def refuse_ignored_loss(trainer: Any) -> None:
+    """The trainer's label smoothing takes the labels away from the model, whose own loss and what is added to it then do nothing.
+
+    And it takes the logits of a decoder alone for those of their own tokens, but for models of transformers.
+    """
+    args, config = trainer.args, trainer.model.config
+    if not args.label_smoothing_factor:
+        return
     own = {name: value for name in ("label_smoothing", "z_loss") if (value := getattr(config, name, 0))}
-    if label_smoothing_factor and own:
+    own |= {name: value for name in ("r_drop", "guided_alignment") if (value := getattr(args, name, None))}
+    fault = f"replaces the model's loss, so its {own} would be ignored" if own else None
+    if config.model_type == "transduct" and trainer._loss_shifts_labels:
+        fault = "would compare each token with itself, where the model is a decoder alone"
+    if fault is not None:
         raise ValueError(
-            f"label_smoothing_factor={label_smoothing_factor} replaces the model's loss, so its {own} would be ignored; "
+            f"label_smoothing_factor={args.label_smoothing_factor} {fault}; "
             "set label_smoothing in the model's config and leave label_smoothing_factor at 0"
         )

@@ -38,6 +38,13 @@ def test_scores_and_perplexity(folder, files, capsys):
     assert printed.err == f"perplexity {perplexity(want):.4f} of the {3 + 5 + 5 + 2 + 4} tokens that this run has scored\n"
 
 
+def test_a_target_that_the_model_takes_for_impossible(folder, tmp_path, capsys):
+    """Its unknown token has a logarithm of -10,000, so that no float holds the perplexity."""
+    (tmp_path / "lines.txt").write_text("語\n")
+    assert run(["score", folder, *("--source", str(tmp_path / "lines.txt")), *("--target", str(tmp_path / "lines.txt"))]) == 0
+    assert "perplexity inf of the 2 tokens" in capsys.readouterr().err
+
+
 def test_the_folder_of_a_run(folder, files, tmp_path, capsys):
     run_folder = tmp_path / "run"
     run_folder.mkdir()

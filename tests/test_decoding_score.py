@@ -8,7 +8,7 @@ from transformers import GenerationConfig
 
 from tiny_translation import TEXTS, theirs, tiny_translation
 from transduct import score, translate
-from transduct.decoding.score import ScoredTarget, perplexity, score_stream
+from transduct.decoding.score import ScoredTarget, perplexity, perplexity_of, score_stream
 
 SOURCES = ["abc", "hello there.", "x", "the end. no more!", "a"]
 TARGETS = ["cba", "what?", "yz yz", "", "b"]
@@ -152,3 +152,8 @@ def test_targets_longer_than_positions_are_refused():
 def test_no_token_has_no_perplexity():
     with pytest.raises(ValueError, match="there is no token"):
         perplexity([])
+
+
+def test_a_perplexity_that_no_float_holds():
+    assert perplexity_of(-20.0, 10) == pytest.approx(math.exp(2.0))
+    assert perplexity_of(-20_000.0, 2) == math.inf

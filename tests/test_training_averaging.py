@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import signal
 from functools import partial
@@ -273,6 +274,12 @@ def run(tmp_path):
         log = [{"step": at, "eval_loss": loss, "eval_bleu": 10 * loss} for at, loss in ((10, 2.0), (20, 3.0), (30, 2.5))]
         (folder / "trainer_state.json").write_text(json.dumps({"log_history": log, "global_step": step}))
     return tmp_path
+
+
+def test_a_checkpoint_without_a_number_is_none_of_the_best():
+    """NaN is neither less nor more than anything, so that nothing beside it would be in order either."""
+    log = [{"step": step, "eval_loss": loss} for step, loss in enumerate((2.0, math.nan, 1.0, math.inf, 3.0), start=1)]
+    assert values_in_log(log, "loss") == {1: 2.0, 3: 1.0, 4: math.inf, 5: 3.0}
 
 
 def test_choice_of_the_last_and_the_best(run):

@@ -5,7 +5,6 @@ soon as it is done; a file grows as told in `lines.py`.
 """
 
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from transduct.decoding.lines import Digest, OutputFile, read_lines, skip_done
 from transduct.decoding.packed import pack_where_it_pays
 from transduct.decoding.progress import progress_bar
 from transduct.decoding.required import Required
-from transduct.decoding.score import ScoredTarget, Scorer, ScoringOptions
+from transduct.decoding.score import ScoredTarget, Scorer, ScoringOptions, perplexity_of
 from transduct.decoding.sharing import Processes
 from transduct.decoding.translator import Translation, TranslationOptions, Translator
 from transduct.decoding.windows import windows
@@ -305,7 +304,7 @@ class ScoreCommand(LinesCommand):
 
     def finished(self) -> None:
         if self.tokens:
-            value = math.exp(-self.total / self.tokens)
+            value = perplexity_of(self.total, self.tokens)
             print(f"perplexity {value:.4f} of the {self.tokens} tokens that this run has scored", file=sys.stderr)
 
 

@@ -254,4 +254,12 @@ def perplexity(scored: Iterable[ScoredTarget]) -> float:
         tokens += len(each.token_ids) - each.certain
     if not tokens:
         raise ValueError("there is no token whose perplexity could be told")
-    return math.exp(-total / tokens)
+    return perplexity_of(total, tokens)
+
+
+def perplexity_of(log_prob: float, tokens: int) -> float:
+    """`exp(-log_prob / tokens)`, infinite where a float does not hold it."""
+    try:
+        return math.exp(-log_prob / tokens)
+    except OverflowError:
+        return math.inf

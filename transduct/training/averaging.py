@@ -217,9 +217,13 @@ def metric_values(checkpoint: Path, metric: str) -> dict[int, float]:
 
 
 def values_in_log(log: Sequence[dict[str, Any]], metric: str) -> dict[int, float]:
-    """Step -> value of `metric` in a trainer's `log_history`. A recipe's names may have spaces, where its log has none."""
+    """Step -> value of `metric` in a trainer's `log_history`, where it is a number: NaN is neither better nor worse than another.
+
+    A recipe's names may have spaces, where its log has none.
+    """
     name = metric if metric.startswith("eval_") else f"eval_{metric}"
-    return {entry["step"]: entry[key] for entry in log for key in {name, name.replace(" ", "_")} if key in entry}
+    noted = {entry["step"]: entry[key] for entry in log for key in {name, name.replace(" ", "_")} if key in entry}
+    return {step: value for step, value in noted.items() if not math.isnan(value)}
 
 
 def _checkpoints_of(run: str | Path) -> Path:

@@ -110,6 +110,14 @@ def test_one_stack_alone_is_planned_as_such(tmp_path, name):
     assert planned.flops_per_step < 0.6 * whole.flops_per_step
 
 
+@pytest.mark.parametrize("name", ["causal_lm", "masked_lm"])
+def test_labels_of_one_stack_are_no_tokens_of_a_batch(tmp_path, name):
+    objective = {"name": name, "inputs_length": 64}
+    planned = make_plan(recipe(tmp_path, data=DOCUMENTS, objective=objective, max_steps=9, max_tokens_per_batch=640))
+    assert (planned.pairs_per_batch, planned.tokens_per_step) == (10, 640)
+    assert "10 x 64 tokens" in str(planned)
+
+
 def test_r_drop_and_averages_cost_what_they_do(tmp_path):
     plain, dropped, averaged = (make_plan(recipe(tmp_path, **options)) for options in ({}, {"r_drop": 1.0}, {"ema_decay": 0.9}))
     assert dropped.flops_per_step == 2 * plain.flops_per_step

@@ -3,7 +3,8 @@
 Nothing is built and no data are loaded: `describe` counts by closed formulas, files are counted by their lines.
 
 - Tokens a step: pairs of a batch x (source + target) x accumulation x devices, padding included, since it is computed too.
-  With `max_tokens_per_batch` a batch is as many pairs of the given lengths as the budget allows.
+  With `max_tokens_per_batch` a batch is as many pairs of the given lengths as the budget allows. The labels of an encoder or a
+  decoder alone lie on its inputs, and only these count.
 - Operations: a multiply-add is two; the backward pass takes twice the forward pass (Kaplan et al. 2020, arXiv 2001.08361,
   section 2.1), attention's scores and the output projection included; gradient checkpointing computes the layers once more.
 - Hours: operations / (devices x peak operations a second x utilisation). 0.4 is a usual utilisation (PaLM, arXiv 2204.02311,
@@ -101,6 +102,8 @@ class Plan:
     hours: float | None
     layouts: list[LayoutMemory]
     assumptions: list[str] = field(default_factory=list)
+    one_stack: bool = False
+    """An encoder or a decoder alone, whose labels lie on its inputs."""
 
     @property
     def epochs(self) -> float | None:
@@ -114,7 +117,8 @@ class Plan:
         def number(value: float | None, form: str = ",") -> str:
             return "not known" if value is None else format(value, form)
 
-        batch = f"{self.pairs_per_batch:,} x ({self.source_length:,} + {self.target_length:,}) tokens"
+        length = f"{self.source_length:,}" if self.one_stack else f"({self.source_length:,} + {self.target_length:,})"
+        batch = f"{self.pairs_per_batch:,} x {length} tokens"
         steps = number(self.steps) + (f" ({self.epochs:,.2f} epochs)" if self.epochs else "")
         rows = [
             ("model", self.model),
@@ -149,7 +153,9 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
     config = planned_config(recipe, options.vocab_size, notes)
     source, target = mean_lengths(recipe, (options.source_length, options.target_length), config.max_positions, notes)
     model = _what_is_trained(recipe, config, args)
-    rows = _pairs_per_batch(args, source, target)
+    one_stack = model_kind(recipe.objective) != "TransductForConditionalGeneration"
+    sides = (source,) if one_stack else (source, target)
+    rows = _pairs_per_batch(args, sides)
     passes = 2 if args.r_drop else 1  # R-drop sees each batch twice
     half = "bfloat16" if args.bf16 else "float16" if args.fp16 else None
     optimizer = optimizer_name(args)
@@ -176,7 +182,7 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
         source_length=source,
         target_length=target,
         accumulation=args.gradient_accumulation_steps,
-        tokens_per_step=pairs_per_step * (source + target),
+        tokens_per_step=pairs_per_step * sum(sides),
         examples=examples,
         steps_per_epoch=per_epoch,
         steps=steps,
@@ -186,6 +192,7 @@ def make_plan(recipe: Recipe, options: PlanOptions | None = None) -> Plan:
         hours=None if flops is None or rate is None else flops / rate / 3600,
         layouts=[layout_memory(layout, need, options.gpus, _available(options)) for layout in LAYOUTS],
         assumptions=notes,
+        one_stack=one_stack,
     )
 
 
@@ -282,7 +289,8 @@ def _checkpointing(args: TransductTrainingArguments) -> bool:
     return bool(args.activation_checkpointing)
 
 
-def _pairs_per_batch(args: TransductTrainingArguments, source: int, target: int) -> int:
+def _pairs_per_batch(args: TransductTrainingArguments, lengths: tuple[int, ...]) -> int:
+    """How many pairs, of so many tokens on each side, a batch holds."""
     budget: Any = args.max_tokens_per_batch
     if budget is None:
         return args.per_device_train_batch_size
@@ -291,12 +299,13 @@ def _pairs_per_batch(args: TransductTrainingArguments, source: int, target: int)
             f"training.max_tokens_per_batch={budget!r} is found out on the device: plan with numbers, such as "
             "--set training.max_tokens_per_batch=8192"
         )
-    if source + target > budget:
+    if sum(lengths) > budget:
+        pair = " + ".join(map(str, lengths))
         raise ValueError(
-            f"training.max_tokens_per_batch={budget} is less than one pair of {source} + {target} tokens: raise it, or give the "
-            "mean lengths with --source-length and --target-length"
+            f"training.max_tokens_per_batch={budget} is less than one pair of {pair} tokens: raise it, or give the mean lengths "
+            "with --source-length and --target-length"
         )
-    return budget // (source + target)
+    return budget // sum(lengths)
 
 
 def _training_pairs(recipe: Recipe, options: PlanOptions, notes: list[str]) -> int | None:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tiny_training import tiny_trainer
-from transduct.training import fitting
+from tiny_training import Tokenizer, pairs, tiny_model, tiny_trainer
+from transduct.modeling import TransductForCausalLM, TransductForMaskedLM
+from transduct.training import Seq2SeqCollator, fitting
 from transduct.training.fitting import cpu_budget, fits, fitting_budget, largest_budget, saved_bytes
 
 LONGEST = np.array([7, 7])
@@ -97,6 +98,28 @@ def test_a_cpu_takes_half_of_what_is_free(tmp_path, monkeypatch):
     monkeypatch.setattr(fitting, "free_memory", lambda: row)
     with pytest.raises(ValueError, match="one row of the longest pairs, 7 and 7 tokens, needs"):
         cpu_budget(trainer, LONGEST)
+
+
+def test_both_passes_of_r_drop_must_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "free_memory", lambda: 10**7)
+    once, twice = (cpu_budget(tiny_trainer(tmp_path, r_drop=alpha), LONGEST) for alpha in (0.0, 1.0))
+    assert twice == pytest.approx(once / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", [TransductForCausalLM, TransductForMaskedLM])
+def test_a_budget_of_one_stack(tmp_path, kind):
+    model = kind(tiny_model(eos_token_id=[1, 2]).config)
+    rows = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in pairs()]
+    trainer = tiny_trainer(tmp_path, model, rows, max_tokens_per_batch="auto", max_steps=1)
+    trainer.data_collator = Seq2SeqCollator(Tokenizer())
+    trainer.train()
+    assert json.loads((tmp_path / "token_budget.json").read_text())["max_tokens_per_batch"] >= 7
+
+
+def test_a_budget_with_the_label_smoothing_of_the_trainer(tmp_path):
+    trainer = tiny_trainer(tmp_path, max_tokens_per_batch="auto", max_steps=1, label_smoothing_factor=0.1)
+    trainer.train()
+    assert trainer.state.global_step == 1
 
 
 def test_a_cpu_has_more_memory_than_an_epoch_needs(tmp_path):

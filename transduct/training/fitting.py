@@ -97,7 +97,8 @@ def fits(trainer: Any, longest: np.ndarray, max_tokens: int) -> bool:
     moments = []
     try:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        moments = [torch.empty_like(parameter) for parameter in trained for _ in range(2)]
+        copies = 2 if vars(trainer.args).get("ema_decay") is None else 3  # an average beside the optimizer's two moments
+        moments = [torch.empty_like(parameter) for parameter in trained for _ in range(copies)]
         trial_step(trainer, longest, max_tokens // int(longest.sum()), backward=True)
     except torch.OutOfMemoryError:
         return False
@@ -110,16 +111,24 @@ def fits(trainer: Any, longest: np.ndarray, max_tokens: int) -> bool:
 
 
 def trial_step(trainer: Any, longest: np.ndarray, rows: int, backward: bool) -> None:
-    """Loss of `rows` pairs of the `longest` lengths, in training mode, and the backward pass if wanted."""
+    """Loss of `rows` pairs of the `longest` lengths, in training mode, and the backward pass if wanted.
+
+    Of an encoder or a decoder alone, where targets have no length, the labels lie on the inputs.
+    """
     model, device = trainer.model, trainer.args.device
     was_training = model.training
-    ids = torch.full((rows, int(longest[0])), model.config.eos_token_id or 0, device=device)  # (rows, S)
-    labels = torch.full((rows, int(longest[1])), model.config.eos_token_id or 0, device=device)  # (rows, T)
+    if vars(trainer.args).get("r_drop"):
+        rows *= 2  # each batch will pass twice
+    end = model.config.eos_token_id
+    token = (end[0] if isinstance(end, list) else end) or 0
+    ids = torch.full((rows, int(longest[0])), token, device=device)  # (rows, S)
+    labels = torch.full((rows, int(longest[1])), token, device=device) if longest[1] else ids  # (rows, T)
+    decoder = {"decoder_input_ids": labels} if model.config.is_encoder_decoder else {}
     others = [] if device.type == "cpu" else [device.index or 0]  # devices whose random numbers are put back, beside the CPU's
     try:
         with torch.random.fork_rng(others):
             with trainer.compute_loss_context_manager():
-                batch = {**_source(model, ids), "attention_mask": torch.ones_like(ids), "labels": labels}
+                batch = {**_source(model, ids), **decoder, "attention_mask": torch.ones_like(ids), "labels": labels}
                 loss = trainer.compute_loss(model.train(), batch, num_items_in_batch=torch.tensor(labels.numel(), device=device))
             if backward:
                 loss.backward()

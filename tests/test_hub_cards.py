@@ -3,6 +3,7 @@
 import getpass
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,11 @@ def test_what_a_card_says_is_read_back():
         "# A model",
         "---\nlicense: [a, b]\nlanguage: English\n---\n",
         "---\nlanguage: 5\n---\n",
+        "---\n1: 2\ntags: 5\neval_results: 5\nto_dict: 5\nlanguage: [[en], {en: en}, true, 2020-01-01]\n---\n",
+        "---\nlanguage: !!python/object/apply:os.getcwd []\n---\n",
+        "---\na: &a [*a]\nlanguage: *a\nmodel-index: *a\n---\n",
+        "---\nx: " + "[" * 9999 + "\n---\n",
+        "---\nmodel-index: [5, {results: 5}, {results: [5, {}, {dataset: 5}, {dataset: {name: [1]}}]}]\n---\n",
         "---\nx: [\n---\n",
         "---\n- x\n---\n",
     ],
@@ -195,6 +201,22 @@ def test_what_a_card_says_is_read_back():
 def test_a_card_of_whatever_form_is_read(card):
     assert said_in(card) == Said()
     assert evaluated_in(card) == []
+
+
+def test_aliases_of_aliases_take_no_time():
+    """Written out, this list has 9^40 elements."""
+    names = [f"n{number}" for number in range(41)]
+    lines = [f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]" for before, name in pairwise(names)]
+    card = "\n".join(["---", "n0: &n0 [en]", *lines, "language: *n40", "model-index: *n40", "license: mit", "---", ""])
+    assert said_in(card) == Said("mit")
+    assert evaluated_in(card) == []
+
+
+def test_norwegian_is_a_language():
+    """In YAML, no is false unless it stands in quotes."""
+    assert said_in("---\nlanguage: no\n---\n").languages == ("no",)
+    assert said_in("---\r\nlanguage:\r\n- no\r\n- en\r\n---\r\n# A model").languages == ("no", "en")
+    assert said_in(write_card(facts(), "ann/my-model", Said("mit", ("no",)))).languages == ("no",)
 
 
 # ---- texts of all kinds, and what must not be told ----------------------------------------------------------------------------

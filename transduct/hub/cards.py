@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCardData
 
 from transduct.accounting import ModelDescription
 from transduct.hub.facts import SEQ2SEQ, Facts, Result, data_name
@@ -110,10 +110,10 @@ def said_in(card: str) -> Said:
     """What the metadata of a card state of what only a person can say, as far as the Hub takes their words."""
     data = _data_of(card)
     languages = data.get("language")
-    named = map(str, languages if isinstance(languages, list) else [languages])
+    named = ["no" if one is False else one for one in (languages if isinstance(languages, list) else [languages])]
     return Said(
         _word(data.get("license")),
-        tuple(one for one in named if re.fullmatch(LANGUAGE, one)),
+        tuple(one for one in named if isinstance(one, str) and re.fullmatch(LANGUAGE, one)),
         _word(data.get("pipeline_tag")),
     )
 
@@ -125,17 +125,24 @@ def license_in(card: str) -> str | None:
 
 def evaluated_in(card: str) -> list[str]:
     """The names of the test sets of which the metadata of a card tell results."""
-    return list(dict.fromkeys(result.dataset_name for result in _data_of(card).eval_results or ()))
+    results = (result for model in _mappings(_data_of(card).get("model-index")) for result in _mappings(model.get("results")))
+    names = (data.get("name") for result in results for data in _mappings([result.get("dataset")]))
+    return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 
-def _data_of(card: str) -> Any:
-    """A card's metadata, empty where there are none that can be read."""
-    if not card.lstrip().startswith("---"):
-        return ModelCardData()
+def _data_of(card: str) -> Mapping[str, Any]:
+    """A card's metadata, empty where there are none that can be read: they may be anybody's."""
+    found = re.match(r"\s*---\s*?\n(.*?)\n---\s*?(\n|$)", card, re.DOTALL)
     try:
-        return ModelCard(card, ignore_metadata_errors=True).data
-    except (ValueError, yaml.YAMLError):
-        return ModelCardData()
+        data = yaml.safe_load(found[1]) if found else None
+    except (ValueError, RecursionError, yaml.YAMLError):
+        data = None
+    return data if isinstance(data, dict) else {}
+
+
+def _mappings(values: Any) -> list[Mapping[str, Any]]:
+    """Those among what should be a list of mappings."""
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def _word(value: Any) -> str | None:

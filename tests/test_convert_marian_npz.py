@@ -111,7 +111,7 @@ class TestPadding:
         opened = open_foreign(write_npz(tmp_path, arrays_of(theirs)))
         ours = opened.model()
         assert (ours.config.pad_token_id, ours.config.decoder_start_token_id, ours.config.eos_token_id) == (PAD, PAD, 0)
-        assert opened.generation.suppress_tokens == [PAD]
+        assert PAD in opened.generation.suppress_tokens
         with torch.no_grad():
             assert ours(**batch()).logits.softmax(-1)[..., PAD].max() == 0  # it takes no probability from the others
         inputs = batch()
@@ -157,6 +157,28 @@ class TestOptions:
         (tmp_path / "decoder.yml").unlink()
         options = open_checkpoint(path, vocabularies=(tmp_path / "vocab.yml",)).generation
         assert (options.num_beams, options.length_penalty) == (12, 0.0)
+
+    def test_the_unknown_token_is_written_only_where_the_decoder_options_allow_it(self, tmp_path):
+        path = write_npz(tmp_path, arrays_of(marian()))
+        assert open_foreign(path).generation.suppress_tokens == open_foreign(path, tokenizer=False).generation.suppress_tokens
+        assert open_foreign(path).generation.suppress_tokens == [1, PAD]
+        with (tmp_path / "decoder.yml").open("a") as file:
+            file.write("allow-unk: true\n")
+        assert open_foreign(path).generation.suppress_tokens == [PAD]
+
+    def test_a_penalty_of_words_is_refused(self, tmp_path):
+        path = write_npz(tmp_path, arrays_of(marian()))
+        with (tmp_path / "decoder.yml").open("a") as file:
+            file.write("word-penalty: 0.5\n")
+        with pytest.raises(ValueError, match=r"word-penalty=0.5 .* search with word_reward=-0.5"):
+            open_foreign(path)
+
+    def test_the_unknown_token_is_that_of_the_target(self, tmp_path):
+        path = write_npz(tmp_path, arrays_of(marian(two_vocabularies=True)), **dashed(TWO_VOCABULARIES))
+        words = ["</s>", *"abcd", "<unk>", *map(str, range(SIZE - 6))]
+        (tmp_path / "other.txt").write_text("\n".join(words))
+        opened = open_checkpoint(path, vocabularies=(tmp_path / "vocab.yml", tmp_path / "other.txt"))
+        assert opened.generation.suppress_tokens == [5, PAD]
 
     def test_decoding_without_a_beam_can_be_saved(self, tmp_path):
         path = write_npz(tmp_path, arrays_of(marian()))

@@ -25,6 +25,7 @@ from transformers import GenerationConfig
 from transduct.configuration import TransductConfig
 from transduct.convert import fairseq
 from transduct.convert.checkpoint import Checkpoint
+from transduct.convert.engine_vocabulary import token_strings
 from transduct.convert.fairseq_options import OUTPUT
 from transduct.convert.family import SOURCE, TARGET, Family, Names
 from transduct.convert.foreign import Opened
@@ -258,7 +259,7 @@ def open_checkpoint(path: str | Path, vocabularies: tuple[str | Path, ...] | Non
     Args:
         vocabularies: the files of the source's and the target's vocabulary, or of both; None: those that the decoder's options
             beside the model name.
-        tokenizer: False: do without them; the end of sequence is then taken to be id 0, as Marian has it.
+        tokenizer: False: do without them; the end of sequence is then taken to be id 0 and <unk> id 1, as Marian has them.
 
     Raises:
         ValueError: for a file that is no such model, and for whatever cannot be imported, named.
@@ -271,14 +272,15 @@ def open_checkpoint(path: str | Path, vocabularies: tuple[str | Path, ...] | Non
     _refuse_quantised(file, where)
     fields = read(options, file.checkpoint)
     said = decoder_options(path)
-    text, ours, end = "no tokenizer was asked for", None, 0
+    text, ours, end, unknown = "no tokenizer was asked for", None, 0, 1
     if tokenizer:
         ours, text = make_tokenizer(path, said, vocabularies, file.options["dim-vocabs"], fields["pad_token_id"])
         end = ours.eos_token_id
+        unknown = token_strings(ours, fields["vocab_size"], target=True).index("<unk>")
     origin = {"family": FAMILY.name, "class": "generation", "config": file.options}
     config = TransductConfig(**fields, eos_token_id=end, origin=origin)
     checkpoint = renamed(config, output_bias(options, file.checkpoint))
-    generation = generation_config(config, said)
+    generation = generation_config(config, said, unknown)
     original = partial(make_twin, config, checkpoint, generation) if has_twin(config) else None
     return Opened(Conversion(FAMILY, "generation", config, where), checkpoint, generation, ours, text, original)
 
@@ -292,14 +294,26 @@ def _refuse_quantised(file: MarianFile, where: str) -> None:
         )
 
 
-def generation_config(config: TransductConfig, said: dict[str, Any]) -> GenerationConfig:
-    """How marian-decoder decodes with the options `said`: a beam, scores divided by length^normalize, no padding."""
+def generation_config(config: TransductConfig, said: dict[str, Any], unknown: int) -> GenerationConfig:
+    """How marian-decoder decodes with the options `said`: a beam, scores divided by length^normalize, no padding.
+
+    Args:
+        unknown: the target's id of <unk>, which is not written either without allow-unk.
+
+    Raises:
+        ValueError: for a word-penalty, which a generation config cannot say.
+    """
+    if reward := -float(said.get("word-penalty", 0.0)):
+        raise ValueError(
+            f"word-penalty={-reward} of the decoder's options has no place in a generation config: leave it out there, and search "
+            f"with word_reward={reward}"
+        )
     beams = int(said.get("beam-size", BEAM))
     scores = dict(early_stopping=True, length_penalty=float(said.get("normalize", NORMALIZE))) if beams > 1 else {}
     return GenerationConfig(
         num_beams=beams,
         **scores,
-        suppress_tokens=[config.pad_token_id],
+        suppress_tokens=[config.pad_token_id] if said.get("allow-unk") else [unknown, config.pad_token_id],
         pad_token_id=config.pad_token_id,
         eos_token_id=config.eos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,

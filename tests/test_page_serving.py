@@ -96,6 +96,20 @@ def test_no_value_is_fetched(server, monkeypatch):
     assert fetched == []
 
 
+@pytest.mark.parametrize("value", [None, "", "<b>", -99, 1e300, {"path": "/etc/hostname"}, [1]], ids=repr)
+def test_values_that_cannot_be_are_told_on_the_page_alone(value, server, capfd):
+    """For every input of every event: no traceback on the terminal, no markup, and the page goes on."""
+    events = json.loads(request(server, "/config").content)["dependencies"]
+    for event in events:
+        visitor = f"{value!r}".encode().hex() + str(event["id"])
+        send(server, event["id"], [value for _ in event["inputs"]], visitor=visitor)
+        told = request(server, f"/gradio_api/queue/data?session_hash={visitor}").content
+        assert b'"success":' in told
+        assert b"<b>" not in told
+    assert "Traceback" not in capfd.readouterr().err
+    assert request(server, "/").status == 200
+
+
 def test_a_request_of_too_many_bytes_is_refused(server):
     assert request(server, "/gradio_api/queue/join", "POST", b"x", content_length=str(10**10)).status == 413
 

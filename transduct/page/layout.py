@@ -1,5 +1,6 @@
 """The page in gradio: components and what happens when they are used. What they show is made elsewhere, see `views.py`."""
 
+from html import escape
 from typing import Any
 
 import gradio as gr
@@ -47,13 +48,22 @@ def theme() -> gr.Theme:
 class Page(gr.Blocks):
     """Blocks that take texts and numbers alone.
 
-    gradio itself takes the address of a file in place of any value, fetches it, keeps it, and serves what it has fetched.
+    gradio itself takes the address of a file in place of any value, fetches it, keeps it, and serves what it has fetched. What it
+    cannot take, such as a number that a visitor has just deleted, it tells on the terminal, with a traceback; here on the page.
     """
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *others: Any, **options: Any) -> Any:
         if not all(value is None or isinstance(value, (str, int, float)) for value in inputs):
-            raise ValueError("the page takes texts and numbers, no files")
-        return await super().preprocess_data(block_fn, inputs, *others, **options)
+            raise gr.Error("the page takes texts and numbers, no files", print_exception=False)
+        try:
+            taken = await super().preprocess_data(block_fn, inputs, *others, **options)
+            for component, value in zip(block_fn.inputs, taken, strict=True):
+                if value is None and isinstance(component, (gr.Radio, gr.Dropdown)):
+                    raise ValueError("nothing is chosen")
+            return taken
+        except Exception as error:
+            why = error.message if isinstance(error, gr.Error) else "a number is missing, or a setting is of another kind"
+            raise gr.Error(escape(why), print_exception=False) from None
 
 
 class Layout:

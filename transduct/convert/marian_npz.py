@@ -305,8 +305,8 @@ def generation_config(config: TransductConfig, said: dict[str, Any], unknown: in
     """
     if reward := -float(said.get("word-penalty", 0.0)):
         raise ValueError(
-            f"word-penalty={-reward} of the decoder's options has no place in a generation config: leave it out there, and search "
-            f"with word_reward={reward}"
+            f"word-penalty={-reward} of the decoder's options has no place in a generation config: leave it out there, and "
+            f"search with word_reward={reward}"
         )
     beams = int(said.get("beam-size", BEAM))
     scores = dict(early_stopping=True, length_penalty=float(said.get("normalize", NORMALIZE))) if beams > 1 else {}

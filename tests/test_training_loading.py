@@ -136,6 +136,13 @@ def test_lengths_need_columns_and_an_end():
         pair_lengths(Dataset.from_dict({"text": ["a"]}))
     with pytest.raises(ValueError, match="this one is a stream"):
         pair_lengths(Dataset.from_list(pairs(2)).to_iterable_dataset())
+    for rows in ([], Dataset.from_dict({"input_ids": [], "labels": []})):
+        with pytest.raises(ValueError, match="this one is empty"):
+            pair_lengths(rows)
+    classes = [{"input_ids": [5, 1], "labels": 2}]
+    for dataset in (classes, Dataset.from_list(classes)):
+        with pytest.raises(ValueError, match=r"the labels of the first row are 2, .* give per_device_train_batch_size"):
+            pair_lengths(dataset)
 
 
 def test_lengths_of_features_are_their_frames():

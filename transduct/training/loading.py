@@ -129,15 +129,23 @@ def pair_lengths(dataset: Any, layout: str = "time_first") -> tuple[np.ndarray, 
         layout: of frames: `input_features` are (S, F), or (F, S) if "channels_first".
 
     Raises:
-        ValueError: for a data set without a length, or without "labels" and one of "input_ids" and "input_features".
+        ValueError: for a data set without a length or a row, or without "labels", which are lists, and one of "input_ids" and
+            "input_features".
     """
     if not has_length(dataset):
         raise ValueError("max_tokens_per_batch needs a data set with a length; this one is a stream")
+    if not len(dataset):
+        raise ValueError("max_tokens_per_batch needs a data set with rows; this one is empty")
     present = dataset.column_names if isinstance(dataset, datasets.Dataset) else sorted(dataset[0])
     source = "input_features" if "input_features" in present else "input_ids"
     if not {source, "labels"} <= set(present):
         raise ValueError(
             f'the data set has the columns {present}; max_tokens_per_batch needs "labels", and "input_ids" or "input_features"'
+        )
+    if np.ndim(first := dataset[0]["labels"]) == 0:
+        raise ValueError(
+            f"the labels of the first row are {first!r}, and max_tokens_per_batch counts those of lists: leave it out, and give "
+            "per_device_train_batch_size"
         )
     inner = source == "input_features" and layout == "channels_first"
     if isinstance(dataset, datasets.Dataset):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig, GenerationMixin, MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.utils import logging
 
@@ -161,7 +161,11 @@ class TransductGenerationMixin(GenerationMixin):
         return generation_config
 
     def _get_stopping_criteria(self, generation_config, stopping_criteria, tokenizer=None) -> StoppingCriteriaList:
+        """With each row's own end, and no reminder of `max_positions`: where they end, longer outputs are refused above."""
         criteria = super()._get_stopping_criteria(generation_config, stopping_criteria, tokenizer)
+        for criterion in criteria:
+            if isinstance(criterion, MaxLengthCriteria):
+                criterion.max_position_embeddings = None
         limits = getattr(generation_config, "_row_limits", None)
         if limits is not None:
             criteria.append(SourceLengthCriteria(limits))

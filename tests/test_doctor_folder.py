@@ -217,3 +217,21 @@ def test_exports_for_another_engine(folder, tmp_path):
 
 def test_findings_are_json(folder):
     assert json.loads(json.dumps(examine_folder(folder, load=False).to_dict()))["problems"] == 0
+
+
+def test_links_that_lead_back(run):
+    """Of a folder that is its own model, or whose model leads back to it, something is said once."""
+    for name in ("model", "other"):
+        link = run / name
+        if link.is_dir():
+            shutil.rmtree(link)
+        link.symlink_to(run)
+    findings = examine_folder(run, load=False)
+    assert len({finding.place for finding in findings}) == 2
+    assert any("holds no model" in finding.text for finding in findings.problems)
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json", "manifest.json"])
+def test_brackets_within_brackets(name, folder):
+    (folder / name).write_text("[" * 100_000)
+    assert examine_folder(folder, load=False).problems

@@ -49,7 +49,7 @@ def config_from_folder(folder: str | Path, **overrides: Any) -> TransductConfig:
         raise ValueError(f"{str(folder)!r} is not a folder with a saved model: it holds no config.json")
     try:
         kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{str(file)!r} is not a JSON object: {error}") from error
     if kind != "transduct":
         raise ValueError(f"{str(file)!r} has model_type={kind!r}, not 'transduct': only transduct's own models are known here")

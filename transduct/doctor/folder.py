@@ -41,7 +41,12 @@ def examine_folder(folder: str | Path, load: bool = True) -> Findings:
     return findings
 
 
-def _examine(folder: Path, load: bool, findings: Findings) -> None:
+def _examine(folder: Path, load: bool, findings: Findings, of_run: bool = False) -> None:
+    """Look at what it is.
+
+    Args:
+        of_run: it is what a run has come to, and no run itself: a link may lead back to where it was found.
+    """
     from transduct.decoding.engines import engine_of
     from transduct.training.checkpoints import list_checkpoints
 
@@ -51,7 +56,7 @@ def _examine(folder: Path, load: bool, findings: Findings) -> None:
         _model(folder, load, findings)
     elif (folder / ADAPTER).is_file():
         _adapter(folder, load, findings)
-    elif (folder / RECIPE).is_file() or (folder / "checkpoints").is_dir() or list_checkpoints(folder):
+    elif not of_run and ((folder / RECIPE).is_file() or (folder / "checkpoints").is_dir() or list_checkpoints(folder)):
         _run(folder, load, findings)
     else:
         _unfinished(folder, findings)
@@ -190,7 +195,7 @@ def _run(folder: Path, load: bool, findings: Findings) -> None:
     newest = finished if finished.is_dir() else whole[-1] if whole else None
     if newest is not None:
         with findings.within(str(newest)):
-            _examine(newest, load, findings)
+            _examine(newest, load, findings, of_run=True)
 
 
 def _adapter(folder: Path, load: bool, findings: Findings) -> None:

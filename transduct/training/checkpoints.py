@@ -315,7 +315,7 @@ def checkpoint_fault(checkpoint: Path) -> str | None:
             return f"{name} is cut short"
     try:
         json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return f"{STATE} is cut short"
     return None
 
@@ -327,7 +327,7 @@ def _weight_files(checkpoint: Path) -> list[str] | None:
     try:
         index = json.loads((checkpoint / INDEX).read_text(encoding="utf-8"))
         return sorted(set(index["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -335,7 +335,7 @@ def _fault_by_manifest(checkpoint: Path) -> str | None:
     try:
         entries = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"].items()
         expected = {name: (int(entry["bytes"]), str(entry["crc32"])) for name, entry in entries}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} is garbled"
     for name, (size, checksum) in expected.items():
         path = checkpoint / name

@@ -1,7 +1,9 @@
 """What of a folder is shared, and which folders are not."""
 
 import json
+import pickle
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,41 @@ def test_a_token_in_a_file_of_any_name_is_found(name, folder):
     (folder / name).write_text("export HF_TOKEN=hf_" + "x" * 30)
     with pytest.raises(ValueError, match="holds a token"):
         contents(folder)
+
+
+def test_pickles_of_any_name_stay(folder):
+    for protocol in range(2, 6):
+        (folder / f"state{protocol}").write_bytes(pickle.dumps({"a": 1}, protocol))
+    torch.save({"a": torch.zeros(2)}, folder / "weights.dat")
+    with zipfile.ZipFile(folder / "texts.dat", "w") as archive:
+        archive.writestr("a.txt", "no pickle")
+    (folder / "cut.dat").write_bytes(b"PK\3\4")
+    found = contents(folder)
+    assert {name for name, why in found.left_out.items() if "pickle" in why} == {
+        *map("state{}".format, range(2, 6)),
+        "weights.dat",
+    }
+    assert {"texts.dat", "cut.dat", "model.safetensors"} <= {file.path for file in found.files}
+
+
+def test_links_are_told(folder, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret.txt").write_text("what only I may read")
+    (folder / "inside.txt").symlink_to("config.json")
+    assert not any("link" in note for note in contents(folder).notes)
+    (folder / "notes.txt").symlink_to(tmp_path / "elsewhere" / "secret.txt")
+    (folder / "more").symlink_to(tmp_path / "elsewhere")
+    (folder / "again").symlink_to(".")
+    (folder / "gone").symlink_to("nowhere")
+    found = contents(folder)
+    assert [note for note in found.notes if note.startswith("notes.txt is a link that leads out of the folder")]
+    assert {"more", "again", "gone"} <= set(found.left_out)
+    assert {"inside.txt", "notes.txt"} <= {file.path for file in found.files}
+
+
+def test_code_that_is_no_text_is_not_all_there(folder):
+    (folder / "modeling.py").write_bytes(b"\xff\xfe")
+    assert any("code is not all there" in note for note in contents(folder).notes)
 
 
 def test_code_that_is_not_there_is_that_of_the_package(folder):

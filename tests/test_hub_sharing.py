@@ -167,6 +167,11 @@ def test_a_card_of_a_person_in_the_folder_is_shared_as_it_is(online, hub, folder
     assert (folder / "README.md").read_text() == "# My model\n"
 
 
+def test_a_card_in_the_folder_that_is_no_text(folder, capsys):
+    (folder / "README.md").write_bytes(b"caf\xe9")
+    assert "README.md' is not UTF-8" in fails(capsys, folder, "ann/model", "--dry-run")
+
+
 def test_a_card_that_a_person_changed_on_the_hub_stays(online, hub, folder):
     push(folder, "ann/model")
     changed = card_there(hub).replace("## Use", "## How to use it")

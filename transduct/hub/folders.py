@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 from transformers.dynamic_module_utils import get_relative_import_files
 
@@ -84,7 +85,7 @@ def contents(folder: Path, token: str | None = None) -> Contents:
     files, left_out, notes = [], {}, []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if not path.is_file():
+        if path.is_dir() and not path.is_symlink():
             continue
         reason = _stays(name, path, folder)
         if reason is not None:
@@ -99,6 +100,10 @@ def contents(folder: Path, token: str | None = None) -> Contents:
         if name == CARD:
             continue
         files.append(File(name, _public_record(path) if name == RECORD else path))
+    away = [file.path for file in files if _leads_away(folder / file.path, folder)]
+    if away:
+        of_many = f", and so do {len(away) - 1} more" if len(away) > 1 else ""
+        notes.append(f"{away[0]} is a link that leads out of the folder{of_many}: what is there is shared")
     if not _has_its_code(folder):
         code = {Path(file).name: Path(file) for file in code_files()}
         files = [*(file for file in files if file.path not in code), *(File(name, path) for name, path in sorted(code.items()))]
@@ -113,7 +118,7 @@ def _has_its_code(folder: Path) -> bool:
     roots = {folder / f"{reference.split('.')[0]}.py" for reference in AUTO_MAP.values()}
     try:
         return all(path.is_file() for path in roots) and bool([get_relative_import_files(path) for path in roots])
-    except FileNotFoundError:
+    except (FileNotFoundError, UnicodeDecodeError):
         return False
 
 
@@ -127,6 +132,8 @@ def _stays(name: str, path: Path, folder: Path) -> str | None:
     parts = Path(name).parts
     if any(part.startswith(".") or part == "__pycache__" or part.endswith((".part", ".old")) for part in parts):
         return "hidden, or left by a command that was stopped"
+    if not path.is_file():
+        return "a link to a folder or to nothing, or no file"
     if _is_pickle(path):
         return "a pickle, which could run anything where it is loaded"
     if name.endswith(".bin.index.json"):
@@ -138,10 +145,26 @@ def _stays(name: str, path: Path, folder: Path) -> str | None:
     return None
 
 
+def _leads_away(path: Path, folder: Path) -> bool:
+    return path.is_symlink() and not path.resolve().is_relative_to(folder.resolve())
+
+
 def _is_pickle(path: Path) -> bool:
-    """Whether a file may be one by its name, packed or not."""
+    """Whether a file may be one by its name, packed or not, or is one by its content: a pickle of protocol 2 to 5, alone or, as
+    `torch.save` writes it, in an archive."""
     *_, before, last = ["", "", *(suffix.lower() for suffix in path.suffixes)]
-    return last in PICKLES or (last in PACKED and before in PICKLES)
+    if last in PICKLES or (last in PACKED and before in PICKLES):
+        return True
+    if last == ".safetensors":  # which begin with a length of any bytes
+        return False
+    with path.open("rb") as file:
+        head = file.read(4)
+    if head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
+        return True
+    try:
+        return head == b"PK\3\4" and any(name.endswith(".pkl") for name in ZipFile(path).namelist())
+    except BadZipFile:
+        return False
 
 
 def weights_of(folder: Path) -> set[str]:

@@ -129,7 +129,7 @@ def prepare(folder: str | Path, repository: str, options: Options, token: str | 
     path = model_folder(folder)
     inside = contents(path, token or get_token())
     written = path / CARD
-    old = written.read_text(encoding="utf-8") if written.is_file() else None
+    old = _text_of(written) if written.is_file() else None
     by_hand = old is not None and not is_ours(old)
     said = options.said if old is None else options.said.completed(said_in(old))
     notes = list(inside.notes)
@@ -148,6 +148,13 @@ def prepare(folder: str | Path, repository: str, options: Options, token: str | 
             notes.append("the card states no licence: name one with --license")
     ours = not by_hand or options.overwrite_card
     return Share(path, repository, inside.files, inside.left_out, card, ours, said, notes, options)
+
+
+def _text_of(card: Path) -> str:
+    try:
+        return card.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{str(card)!r} is not UTF-8, as the Hub wants it ({error}): save it so") from error
 
 
 def _check_names(repository: str, revision: str | None, token: str | None) -> None:

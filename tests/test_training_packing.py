@@ -237,3 +237,9 @@ def test_loss_and_gradients_are_those_of_the_pairs_alone(choice, accumulate):
     got = gradient(model, [packed(rows[start::accumulate]) for start in range(accumulate)])
     for one, other in zip(got, want, strict=True):
         assert (one - other).norm() / other.norm() < 1e-9
+
+
+@pytest.mark.parametrize("pairs", [4, 5, 6, 7])
+def test_pairs_that_fill_their_rows_alone_are_shared_out_among_the_blocks(pairs):
+    rows = pack_lengths(np.full((2, pairs), 10), (15, 15), block_pairs=3)
+    assert sorted(row.tolist() for row in rows) == [[pair] for pair in range(pairs)]

@@ -251,10 +251,10 @@ def _blocks(lengths: np.ndarray, block_pairs: int) -> list[np.ndarray]:
 
 
 def _fill_blocks(lengths: np.ndarray, room: np.ndarray, blocks: list[np.ndarray], count: int) -> list[np.ndarray] | None:
-    """`count` rows, shared out among the blocks; None where some pair finds no room."""
+    """`count` rows, shared out among the blocks as the pairs are; None where some pair finds no room."""
     rows: list[np.ndarray] = []
-    for number, block in enumerate(blocks):
-        filled = _fill_evenly(lengths[:, block], room, (count + number) // len(blocks))
+    for later, block in zip(range(len(blocks) - 1, -1, -1), blocks, strict=True):
+        filled = _fill_evenly(lengths[:, block], room, (count + later) // len(blocks))
         if filled is None:
             return None
         rows += [block[row] for row in filled]

@@ -57,6 +57,12 @@ def test_the_last_of_several_ends_is_classified():
     assert difference(logits, want) < 1e-11
 
 
+def test_without_an_end_token_nothing_says_which_state_is_classified():
+    model = build(TransductForSequenceClassification, tiny(num_labels=3, eos_token_id=None))
+    with pytest.raises(ValueError, match=r"config\.eos_token_id is None; set it"):
+        model(torch.tensor([[5, 6]]))
+
+
 @pytest.mark.parametrize("side", ["right", "left", "both"])
 def test_text_that_starts_from_its_own_last_token(side):
     """As a target that is made from labels does (mBART), wherever the padding is."""

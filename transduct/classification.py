@@ -144,6 +144,8 @@ class TransductForSequenceClassification(TextClassifier):
 
     def last_end_state(self, hidden: torch.Tensor, input_ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """The state (B, D) at the last end token of each row."""
+        if self.config.eos_token_id is None:
+            raise ValueError("config.eos_token_id is None; set it, since the state at the last end token of a row is classified")
         ends = torch.isin(input_ids, torch.tensor(self.config.eos_token_id, device=input_ids.device))  # (B, T)
         if mask is not None:
             ends = ends & (mask != 0)

@@ -107,7 +107,9 @@ def test_a_second_start_only_evaluates(tmp_path, capsys):
     first = start(tmp_path)
     before = weights(tmp_path / "out" / "model")
     assert start(tmp_path, console=Console(width=300)) == first
-    assert "nothing is left to train" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "nothing is left to train" in printed
+    assert "training." not in printed  # no setting has changed
     assert torch.equal(weights(tmp_path / "out" / "model"), before)
 
 
@@ -116,7 +118,9 @@ def test_more_steps_go_on_and_equal_a_straight_run(tmp_path, capsys, caplog, mon
     (tmp_path / "twice").mkdir(), (tmp_path / "once").mkdir()
     start(tmp_path / "twice")
     start(tmp_path / "twice", lambda raw: raw["training"].update(max_steps=20), Console(width=300))
-    assert "going on from" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "going on from" in printed
+    assert printed.startswith("training.max_steps was 12 at the last start, and is 20\n")
     assert not [record.getMessage() for record in caplog.records if "missing keys" in record.getMessage()]
     start(tmp_path / "once", lambda raw: raw["training"].update(max_steps=20))
     assert torch.equal(weights(tmp_path / "twice/out/model"), weights(tmp_path / "once/out/model"))

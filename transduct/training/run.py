@@ -106,7 +106,7 @@ def run(recipe: Recipe, minutes: float | None = None, fresh: bool = False, conso
 def _run(recipe: Recipe, fresh: bool, console: Console, held: ExitStack) -> Outcome:
     args = build_arguments(recipe, Path(recipe.output))
     console.quiet = console.quiet or args.process_index > 0
-    output = decided_by_main(lambda: _prepare_output(recipe, fresh, held))
+    output = decided_by_main(lambda: _prepare_output(recipe, fresh, console, held))
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
     trainer = _build_trainer(recipe, args, output, console)
@@ -132,7 +132,7 @@ def _run(recipe: Recipe, fresh: bool, console: Console, held: ExitStack) -> Outc
     return Outcome(finished=True, metrics=_finish(trainer, recipe, output, console))
 
 
-def _prepare_output(recipe: Recipe, fresh: bool, held: ExitStack) -> Path:
+def _prepare_output(recipe: Recipe, fresh: bool, console: Console, held: ExitStack) -> Path:
     """Makes the output folder, or checks that it holds a run of the same model, tokenizer and data; no other run may have it."""
     output = Path(recipe.output)
     note = output / "recipe.yaml"
@@ -156,10 +156,19 @@ def _prepare_output(recipe: Recipe, fresh: bool, held: ExitStack) -> Path:
                 was, is_ = (_value(values, name) for values in (before, written))
                 _check_nothing_is_trained(output, f"another {name}: {was!r}, not {is_!r}")
                 remove(output / "tokenizer")
+        if list_checkpoints(output / "checkpoints"):
+            _tell_changes(before["training"], written["training"], console)
     output.mkdir(parents=True, exist_ok=True)
     write_whole(note, _written(recipe))
     note_data_folder(recipe, output)
     return output
+
+
+def _tell_changes(before: dict[str, Any], now: dict[str, Any], console: Console) -> None:
+    """Which settings of training differ from those with which the checkpoints were made."""
+    for key in (key for key in {**before, **now} if before.get(key) != now.get(key)):
+        was, is_ = (values.get(key, "left out") for values in (before, now))
+        console.print(f"training.{key} was {was} at the last start, and is {is_}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _refuse_to_overwrite(recipe: Recipe, output: Path) -> None:

@@ -373,6 +373,7 @@ def test_lengths_that_depend_on_the_source():
             "source 0 of the batch may have at most 9 tokens, but 18 are",
         ),
         ({"min_new_tokens": 9, "max_new_tokens": 5}, "may have at most 5 tokens, but 9 are"),
+        ({"num_beams": 4, "num_beam_groups": 2}, "num_beam_groups=2 cannot be had with beam_search: beam_search has beam_groups"),
         ({"num_beams": 0}, "num_beams=0 must be at least 1"),
         ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences"),
         ({"num_beams": 2, "num_return_sequences": 0}, "num_return_sequences=0 must be at least 1"),

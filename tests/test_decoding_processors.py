@@ -108,6 +108,9 @@ def test_whether_there_are_any():
         NoBadWordsLogitsProcessor([[1], [8]], eos_token_id=8),
         NoBadWordsLogitsProcessor([[1], [*IDS[0, -2:].tolist(), 5]]),
         SuppressTokensLogitsProcessor([2, 4, 4]),
+        SuppressTokensLogitsProcessor([]),  # as the configs of many a Whisper say
+        SuppressTokensLogitsProcessor([-1, VOCABULARY]),
+        MinLengthLogitsProcessor(6, VOCABULARY),
     ],
 )
 def test_what_is_forbidden_to_all_rows(processor):
@@ -135,14 +138,22 @@ class Recorder(LogitsProcessor):
         return scores
 
 
+class RecorderAtSources(Recorder):
+    """The same, told the sources."""
+
+    def at_sources(self, input_ids, scores, sources):
+        return self(input_ids, scores)
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"min_new_tokens": 3}, {"min_length_by_source": (0, 3)}, {"phrases": [[[8, 9]], []]}], ids=str
 )
 @pytest.mark.parametrize("beams", [1, 3])
-def test_scores_that_a_processor_keeps_stay_as_they_were(beams, options):
+@pytest.mark.parametrize("kind", [Recorder, RecorderAtSources])
+def test_scores_that_a_processor_keeps_stay_as_they_were(kind, beams, options):
     model, tokenizer = tiny_translation(end=2.0)
     inputs = tokenizer(["abc", "hello there"], padding=True, return_tensors="pt")
-    recorder = Recorder()
+    recorder = kind()
     options = options | {"num_beams": beams, "max_new_tokens": 6, "bad_words_ids": [[7]], "logits_processor": [recorder]}
     model.generate(**inputs, **options, custom_generate=beam_search)
     assert len(recorder.shown) > 1

@@ -83,14 +83,19 @@ def test_nothing_scores_nothing(ours):
     assert score(*ours, [], []) == []
 
 
-def test_a_forced_token_is_certain(ours):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_beams": 1}, {"num_beams": 1, "renormalize_logits": True}, {"drafts": True}, {"do_sample": True}],
+    ids=str,
+)
+def test_a_forced_token_is_certain(ours, options):
     model, tokenizer = ours
     before = model.generation_config
     forced = tokenizer.convert_tokens_to_ids("q")
     model.generation_config = GenerationConfig(**before.to_dict() | {"forced_bos_token_id": forced})
     try:
         texts = [text for text in TEXTS if text.strip()]
-        found = translate(model, tokenizer, texts, return_scores=True, max_length_by_source=(1, 3))
+        found = translate(model, tokenizer, texts, return_scores=True, max_length_by_source=(1, 3), **options)
         scored = score(model, tokenizer, texts, [each.token_ids for each in found], "hf", per_token=True)
         assert [each.score for each in scored] == pytest.approx([each.score for each in found], abs=1e-5)
         assert all(each.token_log_probs[0] == 0.0 and each.certain == 1 for each in scored)

@@ -155,7 +155,8 @@ class BeamSearch:
         logits = self.rows.logits()  # (B*N, V)
         if self.options.beams > 1 or self.options.stopping != "first":
             return self.best_of(self.forbid_ends(self.processed(logits)))
-        total = logits.logsumexp(-1, keepdim=True) if self.options.scored else 0.0  # (B, 1)
+        asked = self.options.scored and not self.processors.give_log_probs(self.ids)
+        total = logits.logsumexp(-1, keepdim=True) if asked else 0.0  # (B, 1)
         if self.processors or self.options.least is not None:
             logits = self.room_for(logits).copy_(logits)
         logits = self.processors(self.ids, logits, self.alive)  # transformers' greedy search shows them logits

@@ -162,7 +162,7 @@ class ConstrainedBeamSearch(BeamSearch):
         """Log-probabilities (B*N, V) after the caller's processors, which in greedy search are shown logits, as transformers'."""
         if self.options.beams > 1:
             return super().processed(logits)
-        total = logits.logsumexp(-1, keepdim=True)  # (B*N, 1)
+        total = 0.0 if self.processors.give_log_probs(self.ids) else logits.logsumexp(-1, keepdim=True)  # (B*N, 1)
         return self.processors(self.ids, logits, self.alive) - total
 
     @staticmethod

@@ -254,7 +254,9 @@ class _Decoding:
         tokens = torch.cat([self.ids.gather(1, index), guesses], dim=1)  # (B, width + k)
         real = torch.cat([torch.ones_like(index, dtype=torch.bool), meant], dim=1)
         logits = self.slots.feed(tokens, real)[:, width - 1 :]  # (B, k + 1, V)
-        values, best = self.best_processed(logits, guesses, meant) if self.processors else self.best(logits)
+        if self.processors:
+            return self.best_processed(logits, guesses, meant)
+        values, best = self.best(logits)
         return best, values - logits.logsumexp(-1)
 
     @staticmethod
@@ -266,30 +268,40 @@ class _Decoding:
     def best_processed(
         self, logits: torch.Tensor, guesses: torch.Tensor, meant: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `logits.max(-1)`, after the processors, whose answer depends on the tokens before: so one guess after the other.
+        """As `check`, after the processors, whose answer depends on the tokens before: so one guess after the other.
 
-        Behind a wrong guess, values and tokens have no meaning; no token there is the next guess.
+        Behind a wrong guess, both have no meaning; no token there is the next guess.
         """
-        values, best = logits.new_zeros(logits.shape[:2]), torch.full(logits.shape[:2], -1, device=logits.device)  # (B, k + 1)
+        best = torch.full(logits.shape[:2], -1, device=logits.device)  # (B, k + 1)
+        log_probs = logits.new_zeros(best.shape)
         ids = self.ids.scatter(1, self.lengths[:, None] + self.counted(self.count), guesses)  # (B, room)
         right = self.counted(len(ids))  # (b), the rows whose guesses have been right so far
         for place in range(self.count + 1):
-            values[right, place], best[right, place] = self.processed(ids, right, place, logits[right, place]).max(-1)
+            best[right, place], log_probs[right, place] = self.processed(ids, right, place, logits[right, place])
             if place < self.count:
                 right = right[(best[right, place] == guesses[right, place]) & meant[right, place]]
-        return values, best
+        return best, log_probs
 
-    def processed(self, ids: torch.Tensor, rows: torch.Tensor, place: int, logits: torch.Tensor) -> torch.Tensor:
-        """Logits (b, V) of the `rows` (b) after the processors; before the token stand `place` guesses of `ids` (B, room)."""
-        result = logits.clone()
+    def processed(
+        self, ids: torch.Tensor, rows: torch.Tensor, place: int, logits: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The best tokens (b) of the `rows` (b) by their logits (b, V) after the processors, and their log-probabilities.
+
+        Before the tokens stand `place` guesses of `ids` (B, room).
+        """
+        result, total = logits.clone(), logits.logsumexp(1)  # (b, V), (b)
         lengths = self.lengths[rows] + place  # (b)
         for length in lengths.unique().tolist():
             same = (lengths == length).nonzero().squeeze(1)  # processors take rows of one length
-            result[same] = self.processors(ids[rows[same], :length], logits[same], self.alive[rows[same]])
-        dead = (result.amax(1) == NEVER).nonzero().flatten().tolist()
+            before = ids[rows[same], :length]
+            result[same] = self.processors(before, logits[same], self.alive[rows[same]])
+            if self.processors.give_log_probs(before):
+                total[same] = 0.0
+        values, tokens = result.max(1)  # (b)
+        dead = (values == NEVER).nonzero().flatten().tolist()
         if dead:
             raise SourceError(int(self.alive[rows[dead[0]]]), f"has no possible output: {FORBIDDEN}")
-        return result
+        return tokens, values - total
 
     def write(self, best: torch.Tensor, log_probs: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Write the right guesses and one more token, up to an end or the limit; which rows (B) are done."""

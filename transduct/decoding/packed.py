@@ -6,8 +6,8 @@ within the rounding of sums, and takes the memory of the matrices once more whil
 
     fast = packed_copy(model)  # then: translate(fast, ...), fast.generate(...)
 
-The commands `translate` and `evaluate` pack the models that they load, wherever it pays. `python benchmarks/linears.py`
-measures it.
+The commands `translate` and, without a recipe, `evaluate` pack the models that they load, wherever it pays. `python
+benchmarks/linears.py` measures it.
 """
 
 from typing import Any

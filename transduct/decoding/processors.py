@@ -13,6 +13,9 @@ import torch
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
+from transduct.decoding.prefixes import ForcedPrefixes
+from transduct.decoding.tries import InTrie
+
 ROW_BY_ROW = (
     logits_process.ExponentialDecayLengthPenalty,
     logits_process.ForcedBOSTokenLogitsProcessor,
@@ -52,7 +55,7 @@ class Forbidden:
     """
 
     def __init__(self, tokens: Iterable[int], before: int | None):
-        self.tokens = torch.tensor(sorted(set(tokens)))  # (F)
+        self.tokens = torch.tensor(sorted(set(tokens)), dtype=torch.long)  # (F), maybe none
         self.before = before
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -92,7 +95,8 @@ class RowProcessors:
         self.processors = processors
         self.rows = sources * candidates
         self.candidates = candidates
-        self.keep_scores = bool(self.with_memory())  # maybe: so those that they were shown must not change
+        own = (*ROW_BY_ROW, *BY_PLACE, ForcedPrefixes, InTrie)
+        self.keep_scores = any(type(each) not in own for each in processors)  # maybe: what they were shown must not change
         self.forbidden: list[Forbidden | None] | None = None  # of each processor, as soon as the vocabulary is known
 
     def __bool__(self) -> bool:
@@ -118,6 +122,19 @@ class RowProcessors:
             else:
                 scores = self._in_full_batch(processor, ids, scores, alive)
         return scores
+
+    def force(self, ids: torch.Tensor) -> bool:
+        """Whether they force the first or the last token of rows (B*N, T), whose score is 0 then, whatever the model thinks."""
+        length = ids.shape[1]
+        return any(
+            (type(each) is logits_process.ForcedBOSTokenLogitsProcessor and length == 1)
+            or (type(each) is logits_process.ForcedEOSTokenLogitsProcessor and length == each.max_length - 1)
+            for each in self.processors
+        )
+
+    def give_log_probs(self, ids: torch.Tensor) -> bool:
+        """Whether they make log-probabilities of the logits of rows (B*N, T)."""
+        return self.force(ids) or any(type(each) is logits_process.LogitNormalization for each in self.processors)
 
     def _is_full(self, ids: torch.Tensor, alive: torch.Tensor) -> bool:
         """Whether no source has left or moved."""

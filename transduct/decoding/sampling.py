@@ -48,7 +48,7 @@ def sample(
 
     Returns:
         What `generate` returns: ids (sources * num_return_sequences, longest), or an output with them. Its `log_probs` are those
-        of the model, before temperature and the like.
+        of the model, before temperature and the like; a token that is forced is certain.
 
     Raises:
         ValueError: for an option that it cannot honour, seeds of another number than sources, and a source without any output.
@@ -141,6 +141,8 @@ class Sampling:
         total = logits.logsumexp(-1)  # (B*N)
         drawn = self.draw(self.processed(logits).softmax(-1), self.alive)  # (B*N)
         log_probs = (logits.gather(1, drawn[:, None]).squeeze(1) - total).view_as(self.done)  # (B, N)
+        if self.processors.force(self.rows.ids):
+            log_probs = torch.zeros_like(log_probs)
         tokens = drawn.view_as(self.done).masked_fill(self.done, self.pad)
         self.lengths[self.alive] += ~self.done
         self.log_probs[self.alive] += log_probs.masked_fill(self.done, 0.0)

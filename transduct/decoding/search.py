@@ -198,6 +198,8 @@ def check_options(search: str, config: GenerationConfig, synced_gpus: bool, samp
             raise ValueError(f"{name}={value!r} cannot be had with {search}; leave it out, or custom_generate")
     if sampling and (config.num_beams > 1 or not config.do_sample):
         raise ValueError(f"{search} needs do_sample=True and num_beams=1, not {config.do_sample!r} and {config.num_beams}")
+    if (getattr(config, "num_beam_groups", None) or 1) > 1:
+        raise ValueError(f"num_beam_groups={config.num_beam_groups} cannot be had with {search}: beam_search has beam_groups")
     if config.num_beams < 1:
         raise ValueError(f"num_beams={config.num_beams} must be at least 1, which is greedy search")
     if config.num_return_sequences < 1:

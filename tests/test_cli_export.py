@@ -81,6 +81,12 @@ def test_refuses(ours, tmp_path, capsys, options, message):
     assert os.listdir(tmp_path) == ["ours"]
 
 
+def test_a_run_is_told_from_its_model(ours, tmp_path, capsys):
+    ours.rename(tmp_path / "model")
+    assert run(["export", str(tmp_path), str(tmp_path / "bart"), "--to", "bart"]) == 2
+    assert f"has no config.json: it is no checkpoint of transduct; that of the run is {tmp_path}/model" in capsys.readouterr().err
+
+
 def test_json(ours, tmp_path, capsys):
     assert run(["export", str(ours), str(tmp_path / "bart"), "--to", "bart", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

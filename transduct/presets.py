@@ -46,7 +46,8 @@ def config_from_folder(folder: str | Path, **overrides: Any) -> TransductConfig:
     """
     file = Path(folder) / "config.json"
     if not file.is_file():
-        raise ValueError(f"{str(folder)!r} is not a folder with a saved model: it holds no config.json")
+        hint = f"; its model is in {file.parent / 'model'}" if (file.parent / "model" / "config.json").is_file() else ""
+        raise ValueError(f"{str(folder)!r} is not a folder with a saved model: it holds no config.json{hint}")
     try:
         kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
     except (ValueError, AttributeError, RecursionError) as error:

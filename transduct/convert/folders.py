@@ -293,6 +293,8 @@ def our_config(located: Located) -> tuple[TransductConfig, type[PreTrainedModel]
     path = located.folder / CONFIG
     if not path.is_file():
         hint = "; merge the adapter into its model first" if (located.folder / "adapter_config.json").is_file() else ""
+        if (located.folder / "model" / CONFIG).is_file():
+            hint = f"; that of the run is {located.folder / 'model'}"
         raise ValueError(f"{located.name!r} has no {CONFIG}: it is no checkpoint of transduct{hint}")
     values = read_json(path)
     if values.get("model_type") != TransductConfig.model_type:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from transduct.accounting import describe
-from transduct.cli.main import run
+from transduct.cli.main import app, run
 from transduct.configuration import TransductConfig
 from transduct.modeling import TransductEncoderModel, TransductForSequenceClassification
 from transduct.presets import config_from_preset, preset_names
@@ -50,6 +50,12 @@ def test_starting_imports_no_heavy_library(arguments):
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout.splitlines()[-1] == "[]"
     assert result.returncode == (2 if arguments == ["nonsense"] else 0)
+
+
+def test_the_help_says_all_of_what_each_command_is():
+    printed = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, env=os.environ | {"COLUMNS": "80"}).stdout
+    assert len(app.registered_commands) == printed.partition("Commands:\n")[2].count("\n")
+    assert "..." not in printed.partition("Commands:\n")[2]
 
 
 def test_the_installed_command_reports_an_error_in_one_line():

@@ -252,5 +252,5 @@ def test_the_config_of_a_saved_model(tmp_path):
     with pytest.raises(ValueError, match="is not a folder with a saved model"):
         config_from_folder(tmp_path / "missing")
     tmp_path.rename(tmp_path.with_name("model"))  # as in the output folder of a run
-    with pytest.raises(ValueError, match="no config.json; its model is in .*model"):
+    with pytest.raises(ValueError, match=r"no config\.json; its model is in .*model"):
         config_from_folder(tmp_path.parent)

@@ -48,15 +48,15 @@ app = typer.Typer(
 app.command()(describe)
 app.command()(plan)
 app.command()(train)
-app.command()(translate)
+app.command(short_help="Translate lines, or summarise or correct them.")(translate)
 app.command()(score)
-app.command()(evaluate)
+app.command(short_help="Measure a model on a test set, with confidence.")(evaluate)
 app.command()(average)
 app.command(name="import")(import_)
-app.command()(export)
+app.command(short_help="Write a checkpoint of ours in another format.")(export)
 app.command()(push)
 app.command()(demo)
-app.command()(doctor)
+app.command(short_help="Say what works here, or what ails a folder.")(doctor)
 for registered in app.registered_commands:
     registered.epilog = epilog(str(registered.name or getattr(registered.callback, "__name__", "")))
 
@@ -94,8 +94,16 @@ def run(arguments: Sequence[str]) -> int:
             return _report(f"{error.filename}: {error.strerror}", 2)
         if isinstance(error, (ValueError, OSError, ImportError)):  # the last: an optional package that is not there
             return _report(f"{error}", 2)
+        if _is_of_weights(error):
+            return _report(f"a file of weights is damaged or cannot be written ({error}): `transduct doctor FOLDER` says more", 2)
         return _report(f"{type(error).__name__}: {error} (a fault of the program; --debug shows where)", 1)
     return code if isinstance(code, int) else 0
+
+
+def _is_of_weights(error: Exception) -> bool:
+    """Whether safetensors, which is imported where it is needed, has raised it: for a file that is damaged, or a full disk."""
+    safetensors = sys.modules.get("safetensors")
+    return safetensors is not None and isinstance(error, safetensors.SafetensorError)
 
 
 def _report(message: str, code: int) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tiny_translation import save_translation
 from transduct.accounting import describe
 from transduct.cli.main import app, run
 from transduct.configuration import TransductConfig
@@ -292,3 +293,17 @@ def test_help_offers_completion(capsys):
     printed = capsys.readouterr().out
     assert "--install-completion" in printed
     assert "--show-completion" in printed
+
+
+@pytest.mark.parametrize("line", ["translate model --input lines.txt", "score model --source lines.txt --target lines.txt",
+                                  "average model model --output out", "demo model --port 0"])  # fmt: skip
+def test_weights_that_are_cut_off_are_no_fault_of_the_program(line, tmp_path, monkeypatch, capsys):
+    save_translation(tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:30_000])
+    (tmp_path / "lines.txt").write_text("abc\n")
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert run(line.split()) == 2
+    assert "a file of weights is damaged or cannot be written" in capsys.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.glob("*out*"))

@@ -107,6 +107,32 @@ def test_metrics_of_another_form_are_no_evaluation(metric, run, tmp_path):
         facts_of(run / "model", {"newstest": file})
 
 
+@pytest.mark.parametrize(
+    "noted",
+    [{"metrics": [1]}, {"metrics": {"bleu": "x"}}, {"metrics": {"bleu": None}}, {"metrics": {"bleu": 1.0}, "signatures": 5},
+     {"metrics": {"bleu": 1.0}, "examples": "x"}],
+    ids=repr,
+)  # fmt: skip
+def test_metrics_of_a_run_that_no_run_wrote(noted, run):
+    (run / "metrics.json").write_text(json.dumps(noted))
+    with pytest.raises(ValueError, match="is not what a run writes"):
+        facts_of(run / "model")
+
+
+@pytest.mark.parametrize(
+    "recipe", ["data: [1]", "evaluation: [1]", "data: {test: [{json: a.jsonl}]}", "data: {test: {source_language: 5}}"]
+)
+def test_recipes_that_no_run_wrote(recipe, run):
+    (run / "recipe.yaml").write_text(recipe)
+    assert facts_of(run / "model").languages == (None, None)
+
+
+def test_a_recipe_that_holds_itself(run):
+    (run / "recipe.yaml").write_text("model: &a [*a]")
+    with pytest.raises(ValueError, match="holds itself"):
+        facts_of(run / "model")
+
+
 def test_a_folder_without_a_model(tmp_path):
     with pytest.raises(ValueError, match=r"holds no config\.json"):
         facts_of(tmp_path)

@@ -78,6 +78,15 @@ def test_pickles_of_any_name_stay(folder):
     assert {"texts.dat", "cut.dat", "model.safetensors"} <= {file.path for file in found.files}
 
 
+def test_an_adapter_beside_the_model_stays(folder):
+    """transformers loads the model that an adapter's config names, in place of the one beside it."""
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "another/model"}')
+    (folder / "adapter_model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    found = contents(folder)
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= set(found.left_out)
+    assert not any("adapter" in file.path for file in found.files)
+
+
 def test_links_are_told(folder, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "secret.txt").write_text("what only I may read")

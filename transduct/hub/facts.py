@@ -85,7 +85,8 @@ class Facts:
     def languages(self) -> tuple[str | None, str | None]:
         """Of sources and targets, as the recipe names them."""
         split = self.split("test", "validation", "train")
-        return split.get("source_language"), split.get("target_language")
+        source, target = (split.get(name) for name in ("source_language", "target_language"))
+        return source if isinstance(source, str) else None, target if isinstance(target, str) else None
 
 
 def facts_of(folder: Path, evaluations: Mapping[str, str | Path] | None = None) -> Facts:
@@ -152,7 +153,10 @@ def _recipe(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold a mapping, as the run has written it")
-    values = _without_nothing(without_secrets(values))
+    try:
+        values = _without_nothing(without_secrets(values))
+    except RecursionError as error:
+        raise ValueError(f"{path} holds itself by an alias, which no run has written") from error
     training = values.get("training")
     if isinstance(training, dict):
         values["training"] = {key: value for key, value in training.items() if key not in _NOT_FOR_OTHERS}
@@ -178,14 +182,25 @@ def _results(path: Path, recipe: Mapping[str, Any]) -> list[Result]:
     noted = _json(path)
     if not noted.get("metrics"):
         return []
-    metrics = recipe.get("evaluation", {}).get("metrics") or {"bleu": "bleu", "chrf": "chrf"}
-    signatures = without_secrets(noted.get("signatures", {}))
+    measured, signatures = noted["metrics"], noted.get("signatures", {})
+    numbers = isinstance(measured, dict) and all(isinstance(value, (int, float)) for value in measured.values())
+    if not numbers or not isinstance(signatures, dict) or not isinstance(noted.get("examples", 0), int):
+        raise ValueError(
+            f"{path} is not what a run writes, metrics with their numbers: take it out, or let the run write it again"
+        )
+    metrics = _mapping(_mapping(recipe.get("evaluation")).get("metrics")) or {"bleu": "bleu", "chrf": "chrf"}
+    signatures = without_secrets(signatures)
     found = [
-        Measurement(name, metrics.get(name, name), value, signatures.get(name))
-        for name, value in without_secrets(noted["metrics"]).items()
+        Measurement(name, str(metrics.get(name, name)), value, signatures.get(name))
+        for name, value in without_secrets(measured).items()
     ]
-    data = recipe.get("data", {}).get("test") or {}
+    data = _mapping(_mapping(recipe.get("data")).get("test"))
     return [Result(data_name(data), noted.get("examples", 0), found)]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """The value if it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def _is_measured(metric: Any) -> bool:

@@ -79,7 +79,7 @@ def test_pickles_of_any_name_stay(folder):
 
 
 def test_an_adapter_beside_the_model_stays(folder):
-    """transformers loads the model that an adapter's config names, in place of the one beside it."""
+    """Where peft is installed, transformers loads it on top of the model, and fails where only its config is there."""
     (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "another/model"}')
     (folder / "adapter_model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     found = contents(folder)

@@ -86,6 +86,19 @@ def test_labels_of_any_text_are_drawn_as_they_are():
     assert drawn(formula) != drawn(plain)
 
 
+@pytest.mark.parametrize("options", [{"dtype": torch.bfloat16}, {"dtype": torch.float16}, {"requires_grad": True}], ids=str)
+def test_weights_of_any_type_are_drawn(options):
+    weights = torch.tensor([[0.25, 0.75], [1.0, 0.0]], **options)
+    assert image(plot.attention(weights, ["a", "b"], ["c", "d"])).tolist() == [[0.25, 0.75], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"log_history": 5}', '{"log_history": [5]}', "[" * 100_000], ids=len)
+def test_files_that_are_no_history(text, tmp_path):
+    (tmp_path / "trainer_state.json").write_text(text)
+    with pytest.raises(ValueError, match="it has no log_history"):
+        plot.training_curves(tmp_path)
+
+
 def test_attention_needs_a_label_for_each_token():
     with pytest.raises(ValueError, match=r"weights of shape \(2, 3\) need as many labels, not 2 and 2"):
         plot.attention(torch.rand(2, 3), ["a", "b"], ["c", "d"])

@@ -84,6 +84,7 @@ def attention(weights: torch.Tensor, source: Sequence[str], target: Sequence[str
     """
     if tuple(weights.shape) != (len(target), len(source)):
         raise ValueError(f"weights of shape {tuple(weights.shape)} need as many labels, not {len(target)} and {len(source)}")
+    weights = weights.detach().float().cpu()
     size = _size(len(source), len(target))
     figure, ((axes,),) = _panels(1, 1, (size[0] + 2.5, size[1] + 1.5))
     image = _matrix(axes, weights, target, source, (0.0, max(float(weights.max()), 1e-6)), SEQUENTIAL)
@@ -290,8 +291,11 @@ def _history(path: Path) -> Sequence[Mapping[str, Any]]:
         path = files[0]
     try:
         history = json.loads(path.read_text(encoding="utf-8"))["log_history"]
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{path} is no trainer_state.json: it has no log_history") from None
+        rows = isinstance(history, list) and all(isinstance(row, dict) for row in history)
+    except (KeyError, TypeError, ValueError, RecursionError):
+        rows = False
+    if not rows:
+        raise ValueError(f"{path} is no trainer_state.json: it has no log_history, a list of what was logged")
     return history
 
 

@@ -141,7 +141,7 @@ def _stays(name: str, path: Path, folder: Path) -> str | None:
     if any(fnmatchcase(name, pattern) for pattern in OF_TRAINING):
         return "of the training"
     if name == "adapter_config.json":
-        return "of an adapter: whoever has peft would load the model that it names, and not the one beside it"
+        return "of an adapter, which peft loads on top of the model: merge it into the model, if it belongs there"
     if len(parts) == 1 and (path.suffix == ".safetensors" or name == INDEX) and name not in weights_of(folder):
         return "not read, beside the weights that are"
     return None

@@ -100,6 +100,17 @@ def test_options_of_rows_have_no_use_for_data_without_an_end(tmp_path):
             build_arguments(recipe, tmp_path)
 
 
+@pytest.mark.parametrize("key", ["bf16", "bf16_full_eval"])
+def test_bfloat16_without_a_gpu_says_what_to_do(tmp_path, monkeypatch, key):
+    monkeypatch.setattr("transformers.training_args.is_torch_bf16_gpu_available", lambda: False)
+    recipe = recipe_of()
+    recipe.training[key] = True
+    with pytest.raises(ValueError, match=rf"^training\.{key}: there is no GPU .*--set training\.{key}=false"):
+        build_arguments(recipe, tmp_path)
+    recipe.training["use_cpu"] = True
+    assert getattr(build_arguments(recipe, tmp_path), key)
+
+
 def test_the_best_metric_must_be_measured(tmp_path):
     recipe = recipe_of()
     recipe.training.update(prediction_loss_only=True, metric_for_best_model="bleu")

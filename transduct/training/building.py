@@ -55,7 +55,8 @@ def build_arguments(recipe: Recipe, output: Path) -> TransductTrainingArguments:
     """The training arguments, checked against what the data need.
 
     Raises:
-        ValueError: for data without a last row if nothing ends the run, and for generation without references.
+        ValueError: for data without a last row if nothing ends the run, for generation without references, and for bfloat16
+            where no GPU computes in it.
     """
     kept = {"save_total_limit": checkpoints_to_keep(recipe.training)}
     options = {**DEFAULTS, **kept, **recipe.training, **_best_metric(recipe), "output_dir": str(output / "checkpoints")}
@@ -78,8 +79,15 @@ def build_arguments(recipe: Recipe, output: Path) -> TransductTrainingArguments:
             if options.get("max_minutes") is None:
                 raise ValueError(f"{without_end}: give training.max_steps or training.max_minutes")
             options["max_steps"] = NO_LIMIT_OF_STEPS
-    with in_section("training", options):
-        return TransductTrainingArguments(**options)
+    try:
+        with in_section("training", options):
+            return TransductTrainingArguments(**options)
+    except ValueError as error:
+        if "support bf16/gpu" not in str(error):
+            raise
+        key = "training.bf16" if options.get("bf16") else "training.bf16_full_eval"
+        advice = f"leave it out for float32 (--set {key}=false), or use the processor for it (--set training.use_cpu=true)"
+        raise ValueError(f"{key}: there is no GPU here that computes in bfloat16; {advice}") from error
 
 
 def _best_metric(recipe: Recipe) -> dict[str, Any]:

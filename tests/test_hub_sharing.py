@@ -399,6 +399,16 @@ def test_errors_of_the_hub_s_storage(error, message, online, folder, monkeypatch
         push(folder, "ann/model")
 
 
+def test_an_upload_that_is_sent_elsewhere(online, hub, folder, monkeypatch, capsys):
+    """The client cannot send a body twice; and it would not tell another host the token."""
+    answering = hub._respond
+    away = lambda request: Response(307, b"", {"Location": f"http://localhost:9{request.path}"})  # noqa: E731
+    monkeypatch.setattr(hub, "_respond", lambda request: (away if "/lfs/" in request.path else answering)(request))
+    said = fails(capsys, folder, "ann/model")
+    assert "Push again later" in said
+    assert "a fault of the program" not in said
+
+
 def test_errors_of_the_disk_are_no_errors_of_the_hub(online, folder, monkeypatch):
     def upload(*args, **kwargs):
         raise OSError(28, "No space left on device")

@@ -302,13 +302,9 @@ def told(repository: str) -> Iterator[None]:
     except REQUEST_ERROR as error:
         raise _unreachable(error) from error
     except RuntimeError as error:  # of an upload, around its cause
-        if isinstance(error.__cause__, HfHubHTTPError):
-            raise _refusal(error.__cause__, repository) from error
-        if isinstance(error.__cause__, REQUEST_ERROR):
-            raise _unreachable(error.__cause__) from error
-        if isinstance(error.__cause__, NO_ANSWER):
-            raise _no_hub(error.__cause__) from error
-        raise
+        if error.__cause__ is None or not _is_of_client(error):
+            raise
+        raise _failed_upload(error.__cause__, repository) from error
     except NO_ANSWER as error:
         if not _is_of_client(error):
             raise
@@ -319,6 +315,16 @@ def told(repository: str) -> Iterator[None]:
         if isinstance(error, PermissionError):
             raise ValueError(f"the Hub's storage refuses the token for {repository}: take one with the right to write") from error
         raise _unreachable(error) from error
+
+
+def _failed_upload(cause: BaseException, repository: str) -> BaseException:
+    if isinstance(cause, HfHubHTTPError):
+        return _refusal(cause, repository)
+    if isinstance(cause, NO_ANSWER):
+        return _no_hub(cause)
+    if isinstance(cause, OSError) and cause.errno is not None:  # of the disk that is read
+        return cause
+    return _unreachable(cause)
 
 
 def _is_of_client(error: BaseException) -> bool:

@@ -295,6 +295,20 @@ def test_help_offers_completion(capsys):
     assert "--show-completion" in printed
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "null"])
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "config.json"])
+def test_json_that_is_damaged_is_no_fault_of_the_program(file, text, tmp_path, monkeypatch, capsys):
+    save_translation(tmp_path / "model")
+    (tmp_path / "model" / file).write_text(text)
+    (tmp_path / "lines.txt").write_text("abc\n")
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert run(["translate", "model", "--input", "lines.txt"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "fault of the program" not in said
+    assert "transduct doctor model" in said or file in said
+
+
 @pytest.mark.parametrize("line", ["translate model --input lines.txt", "score model --source lines.txt --target lines.txt",
                                   "average model model --output out", "demo model --port 0"])  # fmt: skip
 def test_weights_that_are_cut_off_are_no_fault_of_the_program(line, tmp_path, monkeypatch, capsys):

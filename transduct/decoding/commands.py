@@ -373,7 +373,7 @@ def load_model(name: str, dtype: torch.dtype, device: Any) -> Any:
 
     transduct.register()
     name = model_folder(name)
-    with quiet_loading(), naming_both(name):
+    with quiet_loading(), told_by_name(name):
         model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype)
     return model.to(device).eval()
 
@@ -386,7 +386,7 @@ def load_tokenizer(name: str) -> Any:
 
     transduct.register()
     name = model_folder(name)
-    with naming_both(name):
+    with told_by_name(name):
         return AutoTokenizer.from_pretrained(name)
 
 
@@ -416,11 +416,14 @@ def model_folder(name: str) -> str:
 
 
 @contextmanager
-def naming_both(name: str) -> Iterator[None]:
-    """Inside, what the Hub does not give is said to be no folder either: that is what was meant, where a folder is misspelt.
+def told_by_name(name: str) -> Iterator[None]:
+    """Inside, what keeps a model or tokenizer from being loaded is told by its name.
+
+    What the Hub does not give is said to be no folder either: that is what was meant, where a folder is misspelt.
 
     Raises:
         OSError: of transformers, with this before it.
+        ValueError: for a folder with JSON files that transformers or tokenizers fall over.
     """
     try:
         yield
@@ -428,6 +431,14 @@ def naming_both(name: str) -> Iterator[None]:
         if Path(name).is_dir():
             raise
         raise OSError(f"{name!r} is no folder here, and the Hub does not give it: {error}") from error
+    except Exception as error:
+        damaged = isinstance(error, json.JSONDecodeError | AttributeError | KeyError | TypeError) or type(error) is Exception
+        if not damaged or not Path(name).is_dir():
+            raise
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(
+            f"{name!r} cannot be loaded, most likely since one of its JSON files is damaged ({what}): see transduct doctor {name}"
+        ) from error
 
 
 @contextmanager

@@ -126,7 +126,7 @@ def test_inputs_of_any_shape(make, shape):
     linear, states = nn.Linear(40, 24), torch.randn(shape)
     with torch.no_grad():
         found, wanted = make(nn.Sequential(linear))(states), linear(states)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0.1)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 if make is packed_copy else 0.05)  # 7 bits an input, 8 a weight
 
 
 @pytest.mark.parametrize("make", COPIES)

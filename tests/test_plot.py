@@ -227,17 +227,17 @@ def test_schedules_that_do_not_exist_are_refused(arguments, message):
 
 
 HISTORY = [
-    {"step": 10, "loss": 3.0, "learning_rate": 0.1, "grad_norm": 1.0, "epoch": 0.5},
+    {"step": 10, "loss": 3.0, "learning_rate": 0.1, "grad_norm": 1.0, "epoch": 0.5, "target_tokens_per_second": 900},
     {"step": 20, "loss": float("nan"), "learning_rate": 0.2, "grad_norm": 2.0, "epoch": 1.0},
     {"step": 20, "eval_loss": 2.5, "eval_chrf": 30.0, "eval_runtime": 1.0, "eval_samples_per_second": 2.0},
-    {"step": 30, "loss": 2.0, "learning_rate": 0.1, "grad_norm": 1.5, "epoch": 1.5},
+    {"step": 30, "loss": 2.0, "learning_rate": 0.1, "grad_norm": 1.5, "epoch": 1.5, "target_tokens_per_second": 950, "once": 1},
 ]
 
 
 def test_training_curves_hold_what_was_logged(tmp_path):
     figure = plot.training_curves(HISTORY)
     panels = {axes.get_title(): axes for axes in figure.axes if axes.lines}
-    assert list(panels) == ["loss", "learning rate", "grad norm", "chrf"]
+    assert list(panels) == ["loss", "learning rate", "grad norm", "chrf", "target tokens per second"]
     training, validation = panels["loss"].lines
     assert training.get_xdata().tolist() == [10, 20, 30]
     assert training.get_ydata().tolist() == pytest.approx([3.0, float("nan"), 2.0], nan_ok=True)
@@ -264,12 +264,6 @@ def test_training_curves_of_a_run(tmp_path):
 
 
 # ---- the library ------------------------------------------------------------------------------------------------------
-def test_a_missing_matplotlib_is_named(monkeypatch):
-    monkeypatch.setattr("transduct.packages.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"transduct\.plot needs the package matplotlib: pip install 'transduct\[plot\]'"):
-        plot.sinusoids(4, 4)
-
-
 def settings() -> dict[str, str]:
     """matplotlib's, read so that it chooses no backend."""
     return {name: repr(dict.__getitem__(matplotlib.rcParams, name)) for name in dict.keys(matplotlib.rcParams)}

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 EXTRAS = {
-    "ctranslate2": "ctranslate2", "gradio": "page", "matplotlib": "plot", "onnx": "onnx", "onnxruntime": "onnx",
+    "ctranslate2": "ctranslate2", "gradio": "page", "onnx": "onnx", "onnxruntime": "onnx",
     "onnxscript": "onnx",
 }  # fmt: skip
 """The extra of this package that installs each."""

@@ -1,4 +1,4 @@
-"""Figures of a model and its training, drawn by matplotlib (`pip install 'transduct[plot]'`).
+"""Figures of a model and its training, drawn by matplotlib.
 
     from transduct import plot
     plot.cross_attention(model, tokenizer, "a source").savefig("attention.png")
@@ -8,7 +8,6 @@ scripts, servers and notebooks alike, with or without a screen. Labels are drawn
 that matplotlib's own font lacks, name an installed one in `matplotlib.rcParams["font.family"]` before.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,11 +19,9 @@ from transduct.decoding.attention_maps import AttentionMap, attention_map
 from transduct.decoding.score import Target
 from transduct.decoding.token_labels import clipped, visible
 from transduct.decoding.translate import translate
-from transduct.packages import require
 from transduct.positions import RelativePositionBias, sinusoid_table
-from transduct.training.checkpoints import list_checkpoints
+from transduct.training.history import History, further_keys, logged_points, read_history
 from transduct.training.metrics import without_timings
-from transduct.training.report import logged_points
 from transduct.training.schedules import ScheduleName, cooldown_factor, cosine_factor, schedule_function
 
 if TYPE_CHECKING:
@@ -237,8 +234,8 @@ def _decline(name: str, done: int, steps: int, warmup: int, cooldown: float) -> 
     return cosine_factor((done - warmup) / (steps - warmup))
 
 
-def training_curves(run: str | Path | Sequence[Mapping[str, Any]]) -> "Figure":
-    """Losses, learning rate and validation metrics by update.
+def training_curves(run: str | Path | History) -> "Figure":
+    """Losses, learning rate, validation metrics and whatever else was logged by update; values that are not finite are gaps.
 
     Args:
         run: the folder of a run or of a checkpoint, a `trainer_state.json`, or `trainer.state.log_history`.
@@ -246,15 +243,8 @@ def training_curves(run: str | Path | Sequence[Mapping[str, Any]]) -> "Figure":
     Raises:
         ValueError: for a folder without a checkpoint, a file that is none, and a history without numbers.
     """
-    history = _history(Path(run)) if isinstance(run, (str, Path)) else run
-    series = {"loss": {"training": logged_points(history, "loss"), "validation": logged_points(history, "eval_loss")}}
-    for key in ("learning_rate", "grad_norm"):
-        series[key.replace("_", " ")] = {"": logged_points(history, key)}
-    measured = without_timings({key: None for row in history for key in row if key.startswith("eval_")})
-    for key in measured:
-        if key != "eval_loss":
-            series[key.removeprefix("eval_").replace("_", " ")] = {"": logged_points(history, key)}
-    filled = {name: {label: line for label, line in lines.items() if line} for name, lines in series.items()}
+    history = read_history(Path(run)) if isinstance(run, (str, Path)) else run
+    filled = {name: {label: line for label, line in lines.items() if line} for name, lines in _lines(history).items()}
     filled = {name: lines for name, lines in filled.items() if lines}
     if not filled:
         raise ValueError("this history holds no loss, learning rate or metric: nothing was logged yet")
@@ -271,6 +261,14 @@ def training_curves(run: str | Path | Sequence[Mapping[str, Any]]) -> "Figure":
     return figure
 
 
+def _lines(history: History) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Panel -> label -> points."""
+    lines = {"loss": {"training": logged_points(history, "loss"), "validation": logged_points(history, "eval_loss")}}
+    measured = without_timings({key: None for row in history for key in row if key.startswith("eval_")})
+    keys = ["learning_rate", "grad_norm", *(key for key in measured if key != "eval_loss"), *further_keys(history)]
+    return lines | {key.removeprefix("eval_").replace("_", " "): {"": logged_points(history, key)} for key in keys}
+
+
 def _curves(axes: "Axes", name: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> None:
     for label, line in lines.items():
         axes.plot(*zip(*line, strict=True), label=label, marker="." if len(line) < 30 else None)
@@ -281,28 +279,9 @@ def _curves(axes: "Axes", name: str, lines: Mapping[str, Sequence[tuple[float, f
         axes.legend()
 
 
-def _history(path: Path) -> Sequence[Mapping[str, Any]]:
-    """`log_history` of a file, or of the newest checkpoint in a folder."""
-    if path.is_dir():
-        folders = [path, *reversed([*list_checkpoints(path), *list_checkpoints(path / "checkpoints")])]
-        files = [folder / "trainer_state.json" for folder in folders if (folder / "trainer_state.json").is_file()]
-        if not files:
-            raise ValueError(f"{path} has no trainer_state.json, and no checkpoint with one: is it the folder of a run?")
-        path = files[0]
-    try:
-        history = json.loads(path.read_text(encoding="utf-8"))["log_history"]
-        rows = isinstance(history, list) and all(isinstance(row, dict) for row in history)
-    except (KeyError, TypeError, ValueError, RecursionError):
-        rows = False
-    if not rows:
-        raise ValueError(f"{path} is no trainer_state.json: it has no log_history, a list of what was logged")
-    return history
-
-
 # ---- what all figures share -------------------------------------------------------------------------------------------
 def _panels(rows: int, columns: int, size: tuple[float, float]) -> "tuple[Figure, list[list[Axes]]]":
     """A figure of its own, in inches, and its axes by row."""
-    require("transduct.plot", "matplotlib")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")

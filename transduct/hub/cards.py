@@ -19,8 +19,9 @@ from transduct.hub.facts import SEQ2SEQ, Facts, Result, data_name
 from transduct.hub.private import holds_token, public_text
 from transduct.hub.snippets import snippet
 from transduct.terminal import printable
+from transduct.training.history import logged_points
 from transduct.training.metrics import without_timings
-from transduct.training.report import logged_points, number
+from transduct.training.report import number
 
 MARK = "<!-- Written by transduct from the facts of this checkpoint; remove this line if you edit the card. {} -->"
 LANGUAGE = "[a-z]{2,3}|code|multilingual"

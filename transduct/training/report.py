@@ -13,13 +13,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transduct.accounting import describe
 from transduct.files import write_whole
-from transduct.training.charts import line_chart
+from transduct.plot import training_curves
+from transduct.training.history import History, logged_points
 from transduct.training.metrics import without_timings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PACKAGES = ("transduct", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "sacrebleu")
 REPORT = "training_report.html"
@@ -47,7 +52,7 @@ class TrainingRecord:
     title: str
     recipe: str
     """The recipe as YAML."""
-    history: Sequence[Mapping[str, Any]]
+    history: History
     """`trainer.state.log_history`: a resumed run's holds that of the starts before."""
     model: str
     """What `transduct.describe` says of it, or any text."""
@@ -65,9 +70,7 @@ def command_line() -> str:
     return shlex.join([*start, *arguments])
 
 
-def report_run(
-    output: Path, history: Sequence[Mapping[str, Any]], model: Any, metrics: Mapping[str, float], samples: Sequence[Sample]
-) -> None:
+def report_run(output: Path, history: History, model: Any, metrics: Mapping[str, float], samples: Sequence[Sample]) -> None:
     """The report of the run in `output`, which holds its `recipe.yaml`.
 
     Args:
@@ -93,8 +96,7 @@ def render(record: TrainingRecord) -> str:
     sections = [
         ("Test set", _metrics(record.metrics)),
         ("Outputs", _samples(record.samples)),
-        ("Training", _curves(record.history)),
-        ("Validation", _validation(record.history)),
+        ("Training", _curves(record.history) + _evaluations(record.history)),
         ("Do it again", _reproduction(record)),
         ("Model", f"<pre>{escape(record.model)}</pre>"),
     ]
@@ -108,10 +110,10 @@ def render(record: TrainingRecord) -> str:
 
 
 STYLE = """
-:root { color-scheme: light dark; --page: #fff; --text: #1c1c1c; --soft: #666; --rule: #ddd;
-  --series-1: #2563a8; --series-2: #c2410c; --series-3: #15803d; --series-4: #7e22ce; --equal: #15803d; }
-@media (prefers-color-scheme: dark) { :root { --page: #161616; --text: #e6e6e6; --soft: #a0a0a0; --rule: #3a3a3a;
-  --series-1: #7ab5f0; --series-2: #f0965a; --series-3: #6fce8f; --series-4: #c79bf2; --equal: #6fce8f; } }
+:root { color-scheme: light dark; --page: #fff; --text: #1c1c1c; --soft: #666; --rule: #ddd; --equal: #15803d; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #161616; --text: #e6e6e6; --soft: #a0a0a0; --rule: #3a3a3a; --equal: #6fce8f; }
+}
 body { background: var(--page); color: var(--text); font: 16px/1.5 system-ui, sans-serif; margin: 0; }
 main { max-width: 50rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.5rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin-top: 2rem; }
@@ -122,9 +124,7 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; } 
 .wide { overflow-x: auto; } .note, .soft { color: var(--soft); font-size: .9rem; }
 .equal { color: var(--equal); }
 pre { background: color-mix(in srgb, var(--text) 6%, transparent); padding: .7rem; overflow-x: auto; font-size: .85rem; }
-svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 12px; } svg .grid { stroke: var(--rule); }
-svg .axis { stroke: var(--soft); } .legend span { margin-right: 1.2rem; font-size: .9rem; }
-.legend i { display: inline-block; width: 1rem; height: .2rem; margin-right: .4rem; vertical-align: middle; }
+svg { max-width: 100%; height: auto; }
 """
 
 
@@ -148,13 +148,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: bool = T
     return f'<div class="wide"><table><thead><tr>{cells("th", head)}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def logged_points(history: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    """(step, value) of all entries with the key; a step that was logged twice, after a resume, counts as it was last."""
-    found = {row["step"]: float(row[key]) for row in history if isinstance(row.get(key), (int, float)) and "step" in row}
-    return sorted(found.items())
-
-
-def _summary(history: Sequence[Mapping[str, Any]]) -> str:
+def _summary(history: History) -> str:
     steps = max((row.get("step", 0) for row in history), default=0)
     epochs = max((row.get("epoch") or 0 for row in history), default=0)
     losses = logged_points(history, "loss")
@@ -183,37 +177,37 @@ def _samples(samples: Sequence[Sample]) -> str:
     return _table(["source", "output", "reference", ""], rows, numbers=False)
 
 
-def _curves(history: Sequence[Mapping[str, Any]]) -> str:
-    losses = {"training": logged_points(history, "loss"), "validation": logged_points(history, "eval_loss")}
-    charts = [("Loss", {name: points for name, points in losses.items() if points})]
-    for key, name in (("learning_rate", "Learning rate"), ("grad_norm", "Norm of the gradient"), *_further(history)):
-        if points := logged_points(history, key):
-            charts.append((name, {name: points}))
-    return "".join(f"<h3>{escape(name)}</h3>{line_chart(series, f'{name} by step')}" for name, series in charts)
+def _curves(history: History) -> str:
+    values = [value for row in history for value in row.values() if isinstance(value, float)]
+    dropped = sum(not math.isfinite(value) for value in values)
+    note = f'<p class="note">{dropped} values are not finite and are left out.</p>' if dropped else ""
+    try:
+        figure = training_curves(history)
+    except ValueError as error:  # nothing was logged
+        return f'<p class="note">{escape(str(error))}</p>'
+    return f'<div role="img" aria-label="what was logged by update">{_svg(figure)}</div>{note}'
 
 
-def _further(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Other numbers that were logged while training, such as tokens a second."""
-    known = {"loss", "learning_rate", "grad_norm", "step", "epoch"}
-    keys = {key: None for row in history if "loss" in row for key in row if key not in known}
-    return [(key, key.replace("_", " ")) for key in keys if len(logged_points(history, key)) > 1]
+def _svg(figure: "Figure") -> str:
+    """The figure as an element of a page, its text as text; the same figure is the same string."""
+    from matplotlib import rc_context
+
+    file = StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "transduct"}):
+        figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return file.getvalue()[file.getvalue().index("<svg") :]
 
 
-def _validation(history: Sequence[Mapping[str, Any]]) -> str:
+def _evaluations(history: History) -> str:
     keys = without_timings({key: None for row in history for key in row if key.startswith("eval_")})
     if not keys:
         return ""
     columns = {key: dict(logged_points(history, key)) for key in keys}
     steps = sorted({step for points in columns.values() for step in points})
     names = [key.removeprefix("eval_").replace("_", " ") for key in keys]
-    charts = "".join(
-        f"<h3>{escape(name)}</h3>{line_chart({name: list(columns[key].items())}, f'{name} on the validation set by step')}"
-        for key, name in zip(keys, names, strict=True)
-        if key != "eval_loss"
-    )
     rows = [(f"{step:,.0f}", *(number(columns[key][step]) if step in columns[key] else "" for key in keys)) for step in steps]
     table = _table(["step", *map(escape, names)], rows)
-    return f"{charts}<details><summary>all {len(rows)} evaluations</summary>{table}</details>"
+    return f"<details><summary>all {len(rows)} evaluations</summary>{table}</details>"
 
 
 def _reproduction(record: TrainingRecord) -> str:

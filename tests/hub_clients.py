@@ -1,13 +1,17 @@
 """Clients of the stand-in for the Hub, `hub_server.py`: another process, or this one."""
 
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
+
+from hub_server import Hub
 
 
 def client_environment(url: str, home: Path, token: str | None = None) -> dict[str, str]:
@@ -40,3 +44,25 @@ def client_in_this_process(url: str, home: Path, patch: Any, token: str | None =
             yield
         finally:
             close_session()
+
+
+class World:
+    """A Hub, and processes that use it."""
+
+    def __init__(self, url: str, hub: Hub, folder: Path, secrets: Sequence[str] = ()):
+        """What no process may print: `secrets`."""
+        self.url, self.hub, self.folder, self.secrets = url, hub, folder, secrets
+
+    def run(self, *command: str, token: str | None = None, home: str = "home", **variables: str) -> str:
+        """What a process prints."""
+        environment = client_environment(self.url, self.folder / home, token) | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", **variables}
+        work = self.folder / "work"
+        work.mkdir(parents=True, exist_ok=True)
+        result = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, cwd=work)
+        assert result.returncode == 0, result.stderr[-3000:]
+        for secret in self.secrets:
+            assert secret not in result.stdout + result.stderr
+        return result.stdout.strip()
+
+    def files(self, name: str, revision: str = "main") -> dict[str, bytes]:
+        return {path: blob.content for path, blob in self.hub.repositories[name].files(revision).items()}

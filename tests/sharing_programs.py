@@ -43,6 +43,24 @@ def load_private(name: str, others: str, own: str) -> None:
     print(translated(name, token=own))
 
 
+def share_adapter(folder: str, name: str) -> None:
+    from peft import AutoPeftModelForSeq2SeqLM
+
+    AutoPeftModelForSeq2SeqLM.from_pretrained(folder).push_to_hub(name)
+
+
+def answers(file: str, *names: str) -> None:
+    """Logits (1, T, V) of models, and of adapters with the model that each belongs to, written to a file."""
+    from peft import AutoPeftModelForSeq2SeqLM
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    classes = (AutoPeftModelForSeq2SeqLM if "adapter" in name else AutoModelForSeq2SeqLM for name in names)
+    models = [model_class.from_pretrained(name).eval() for model_class, name in zip(classes, names, strict=True)]
+    inputs = AutoTokenizer.from_pretrained(names[0])(["cab"], text_target=["C A B"], return_tensors="pt")
+    with torch.no_grad():
+        torch.save([model(**inputs).logits for model in models], file)
+
+
 def share_by_methods(name: str) -> None:
     """As `push_to_hub` of a model and a tokenizer do, and `save_pretrained`."""
     model, tokenizer = tiny_translation()
@@ -75,5 +93,5 @@ def train(name: str, token: str, strategy: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    programs = {"load": load, "load_private": load_private, "share_by_methods": share_by_methods, "train": train}
-    programs[sys.argv[1]](*sys.argv[2:])
+    programs = (answers, load, load_private, share_adapter, share_by_methods, train)
+    {program.__name__: program for program in programs}[sys.argv[1]](*sys.argv[2:])

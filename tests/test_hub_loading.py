@@ -1,14 +1,12 @@
 """Sharing and loading, each in a process of its own, with the unmodified client: with the package and without it."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from hub_clients import client_environment, client_in_this_process
+from hub_clients import World, client_in_this_process
 from hub_server import Account, Hub, serving
 from sharing_programs import SOURCE
 from tiny_translation import tiny_translation
@@ -32,32 +30,11 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-class World:
-    """A Hub, and processes that use it."""
-
-    def __init__(self, url: str, hub: Hub, folder: Path):
-        self.url, self.hub, self.folder = url, hub, folder
-
-    def run(self, *command: str, token: str | None = None, home: str = "home", **variables: str) -> str:
-        """What a process prints."""
-        environment = client_environment(self.url, self.folder / home, token) | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", **variables}
-        work = self.folder / "work"
-        work.mkdir(exist_ok=True)
-        result = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, cwd=work)
-        assert result.returncode == 0, result.stderr[-3000:]
-        for secret in (TOKEN, OTHER):
-            assert secret not in result.stdout + result.stderr
-        return result.stdout.strip()
-
-    def files(self, name: str, revision: str = "main") -> dict[str, bytes]:
-        return {path: blob.content for path, blob in self.hub.repositories[name].files(revision).items()}
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     hub = Hub({TOKEN: Account("ann"), OTHER: Account("bob")}, part_size=40_000)
     with serving(hub) as url:
-        yield World(url, hub, tmp_path_factory.mktemp("world"))
+        yield World(url, hub, tmp_path_factory.mktemp("world"), (TOKEN, OTHER))
     assert hub.unknown == []
 
 

@@ -16,6 +16,7 @@ import transduct
 from tiny_training import pairs, tiny_model, tiny_trainer
 from transduct.training import trainer as trainers
 from transduct.training.averaging import (
+    AVERAGE,
     AverageAtEnd,
     StoredWeights,
     average_checkpoints,
@@ -60,7 +61,8 @@ def test_the_mean_of_each_tensor(tmp_path, options):
     for name, value in mean.items():
         expected = torch.stack([each[name].double() for each in tensors]).mean(0)
         torch.testing.assert_close(value.double(), expected, rtol=1e-7, atol=1e-9)
-    assert sorted(path.name for path in output.iterdir()) == sorted(path.name for path in paths[0].iterdir())
+    assert {path.name for path in output.iterdir()} == {path.name for path in paths[0].iterdir()} | {AVERAGE}
+    assert json.loads((output / AVERAGE).read_text()) == {"checkpoints": [path.name for path in paths]}
     assert (len(list(output.glob("*.safetensors"))) > 1) == bool(options)
     model = AutoModelForSeq2SeqLM.from_pretrained(output)
     assert torch.equal(model.lm_head.weight, mean["model.encoder.embed_tokens.weight"])
@@ -106,7 +108,7 @@ def test_a_training_state_is_not_copied(tmp_path):
     ):
         (paths[1] / name).write_text("x")
     names = {path.name for path in average_checkpoints(paths, tmp_path / "average").iterdir()}
-    assert names == {path.name for path in paths[0].iterdir()} | {"note.txt"}
+    assert names == {path.name for path in paths[0].iterdir()} | {"note.txt", AVERAGE}
     assert {"config.json", "generation_config.json"} <= names
 
 

@@ -302,6 +302,8 @@ def _training(facts: Facts) -> str:
         speeds = [speed for _, speed in logged_points(rows, "target_tokens_per_second")]
         speed = f", at {median(speeds):,.0f} target tokens a second" if speeds else ""
         parts += [f"{steps:,} steps, {epochs:,.2f} epochs{speed}.", _curve(rows)]
+    if facts.averaged:
+        parts.append(f"The weights are the mean of {len(facts.averaged)} checkpoints: {cell(', '.join(facts.averaged))}.")
     if facts.recipe:
         parts.append("The command was `transduct train recipe.yaml`, with this recipe:\n\n" + _yaml(facts.recipe))
     if facts.arguments:

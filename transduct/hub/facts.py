@@ -16,6 +16,7 @@ from transduct.accounting import ModelDescription, describe
 from transduct.configuration import TransductConfig
 from transduct.hub.private import without_secrets
 from transduct.presets import config_from_folder, model_without_weights
+from transduct.training.averaging import AVERAGE
 from transduct.training.checkpoints import STATE, list_checkpoints
 
 RECIPE, METRICS, RECORD = "recipe.yaml", "metrics.json", "import.json"
@@ -63,6 +64,8 @@ class Facts:
     history: Sequence[Mapping[str, Any]] = ()
     """What the trainer logged."""
     results: Sequence[Result] = ()
+    averaged: Sequence[str] = ()
+    """Checkpoints of which the weights are the mean, if `transduct average` wrote them."""
     imported: Mapping[str, Any] = field(default_factory=dict)
     """What `transduct import` has noted: source, commit of the Hub, and what was compared."""
     has_original_card: bool = False
@@ -90,7 +93,7 @@ class Facts:
 
 
 def facts_of(folder: Path, evaluations: Mapping[str, str | Path] | None = None) -> Facts:
-    """The facts of a model folder and, where it is the `model` of a run, of that run.
+    """The facts of a model folder and, where it lies in the folder of a run, of that run; its metrics are those of its `model`.
 
     Args:
         evaluations: files that `transduct evaluate --json` wrote, by names of their test sets.
@@ -111,16 +114,18 @@ def facts_of(folder: Path, evaluations: Mapping[str, str | Path] | None = None) 
         has_length=any(generation.get(key) is not None for key in ("max_length", "max_new_tokens")),
         recipe=recipe,
         history=_history(folder if run is None else run / "checkpoints"),
-        results=given or ([] if run is None else _results(run / METRICS, recipe)),
+        results=given or ([] if run is None or folder.absolute().name != "model" else _results(run / METRICS, recipe)),
+        averaged=_averaged(folder / AVERAGE),
         imported=without_secrets(_json(folder / RECORD)),
         has_original_card=(folder / "README.original.md").is_file(),
     )
 
 
 def run_of(folder: Path) -> Path | None:
-    """The output folder of the run that wrote this model folder, if that is where it lies."""
+    """The output folder of the run that wrote this model folder or an average in it, if that is where it lies."""
     parent = folder.absolute().parent
-    return parent if folder.absolute().name == "model" and (parent / RECIPE).is_file() else None
+    known = folder.absolute().name == "model" or (folder / AVERAGE).is_file()
+    return parent if known and (parent / RECIPE).is_file() else None
 
 
 def class_of(config: TransductConfig) -> str:
@@ -143,6 +148,12 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold a JSON object")
     return values
+
+
+def _averaged(path: Path) -> list[str]:
+    """Names of the checkpoints that a mean was taken of; empty for what is none."""
+    names = _json(path).get("checkpoints")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _recipe(path: Path) -> dict[str, Any]:

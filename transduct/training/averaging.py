@@ -41,6 +41,8 @@ from transduct.training.weights import load_into, refuse_flat_weights
 
 NOT_OF_A_MODEL = (".safetensors", ".bin", ".pt", ".pth")
 """Endings of weights and of a training's state, which are not copied beside an average."""
+AVERAGE = "average.json"
+"""What an average is the mean of: {"checkpoints": names of their folders}. The card of the model tells it."""
 
 
 class StoredWeights:
@@ -77,7 +79,7 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
     """Write the mean of checkpoints as a folder that `from_pretrained` takes, whole or not at all.
 
     Tokenizer, config and generation config are those of the last of `folders`, and so are tensors of whole numbers. Weights that
-    are tied stay stored once, and sharded ones sharded.
+    are tied stay stored once, and sharded ones sharded. AVERAGE notes what the mean is of.
 
     Raises:
         ValueError: for checkpoints that differ in names or shapes, and for an output folder that holds something.
@@ -101,6 +103,8 @@ def _write_mean(weights: Sequence[StoredWeights], folder: str) -> None:
     for file_name in dict.fromkeys(last.files.values()):
         names = [name for name, where in last.files.items() if where == file_name]
         save_file({name: _mean(weights, name) for name in names}, Path(folder) / file_name, metadata={"format": "pt"})
+    note = {"checkpoints": [one.folder.name for one in weights]}
+    (Path(folder) / AVERAGE).write_text(json.dumps(note, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def averaged_tensors(folders: Sequence[str | Path]) -> Iterator[tuple[str, torch.Tensor]]:

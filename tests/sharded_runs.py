@@ -89,12 +89,43 @@ def generating(folder: Path) -> dict[str, Any]:
     return seen
 
 
+class LayersThatRan(TrainerCallback):
+    """Which layers took part, step by step."""
+
+    def __init__(self, model: Any):
+        self.steps: list[set[str]] = []
+        for name, layer in model.named_modules():
+            if name.rpartition(".")[0].endswith(".layers"):
+                layer.register_forward_hook(lambda *_, name=name: self.steps[-1].add(name))
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.steps.append(set())
+
+
+def dropping(folder: Path) -> dict[str, Any]:
+    """Layers are left out, while dropout has drawn differently often in each process; at once, and in two starts."""
+    common = dict(per_device_train_batch_size=2, save_strategy="steps", save_steps=3, schedule="constant", ddp_backend="gloo")
+    seen: dict[str, Any] = {}
+    for name, parts in (("once", [6]), ("twice", [3, 6])):
+        seen[f"{name} ran"] = []
+        for last in parts:
+            model = tiny_model(layer_drop=0.4, encoder_layers=2, decoder_layers=2)
+            trainer, ran = tiny_trainer(folder / name, model, pairs(40), max_steps=last, **common), LayersThatRan(model)
+            trainer.add_callback(ran)
+            shard(trainer)
+            trainer.train(resume_from_checkpoint=last != parts[0])
+            seen[f"{name} ran"] += ran.steps
+        seen[name] = trainer.accelerator.get_state_dict(trainer.model)
+    return seen
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     models = [(name, lambda name=name: our_model(name, 0.1)) for name in PRESETS]
     seen: dict[str, Any] = {}
     seen["updates"] = {name: [one_update(make(), folder, split) for split in (False, True)] for name, make in models}
     seen["saving"] = {tying: saving(folder / tying, tying) for tying in TYINGS}
+    seen["dropping"] = dropping(folder / "dropping")
     seen["generating"] = generating(folder / "generating")
     seen["resuming"] = {
         kind: resuming(folder / kind, lambda trainer, kind=kind: shard(trainer, state_dict_type=kind), ddp_backend="gloo")

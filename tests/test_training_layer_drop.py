@@ -1,12 +1,13 @@
-"""Steps that leave out all layers that are trained go backward, and train nothing."""
+"""Steps that leave out all layers that are trained go backward, and train nothing; processes with pieces drop the same layers."""
 
+import numpy as np
 import pytest
 import torch
-from transformers import TrainerCallback
+from transformers import BartConfig, BartForConditionalGeneration, TrainerCallback
 
-from tiny_training import tiny_model, tiny_trainer
+from tiny_training import VOCABULARY, tiny_model, tiny_trainer
 from transduct.training.adapters import add_lora, freeze_weights
-from transduct.training.layer_drop import StepsWithoutLayers, may_drop_all
+from transduct.training.layer_drop import SameLayers, StepsWithoutLayers, may_drop_all, must_drop_alike, stacks_of
 
 OPTIONS = dict(max_steps=6, learning_rate=0.01, weight_decay=0.1, per_device_train_batch_size=4)
 
@@ -86,3 +87,42 @@ def test_compiled_models_are_refused_by_the_names_of_the_options(tmp_path):
     trainer.args.torch_compile = True
     with pytest.raises(ValueError, match="layer_drop with frozen weights or adapters and torch_compile exclude each other"):
         StepsWithoutLayers(trainer).on_train_begin(trainer.args, trainer.state, trainer.control, model=trainer.model)
+
+
+def test_other_packages_cannot_drop_layers_in_pieces(tmp_path):
+    bart = BartForConditionalGeneration(
+        BartConfig(
+            vocab_size=VOCABULARY, d_model=8, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=8, decoder_ffn_dim=8,
+            encoder_attention_heads=2, decoder_attention_heads=2, decoder_layerdrop=0.1, max_position_embeddings=16,
+        )
+    )  # fmt: skip
+    trainer = tiny_trainer(tmp_path, bart)
+    assert not must_drop_alike(trainer)
+    trainer.is_fsdp_enabled = True
+    with pytest.raises(ValueError, match="BartForConditionalGeneration drops layers: processes"):
+        must_drop_alike(trainer)
+    bart.config.decoder_layerdrop = 0.0
+    assert not must_drop_alike(trainer)
+    trainer.model = adapted(layer_drop=0.1)
+    assert must_drop_alike(trainer)
+
+
+def test_layers_by_seed_step_and_pass(tmp_path):
+    """The draws of a pass do not depend on what was drawn before it, and are left alone afterwards."""
+    model = tiny_model(layer_drop=0.5, encoder_layers=4)
+    trainer, seen = tiny_trainer(tmp_path, model, gradient_accumulation_steps=2, **OPTIONS), []
+    hooks = SameLayers(trainer)
+    begin = hooks._begin
+
+    def noted(*args):
+        torch.rand(len(seen))  # as dropout would, in each process otherwise
+        begin(*args)
+        seen.append(torch.rand(3, generator=hooks.draws).tolist())
+
+    hooks._begin = noted
+    trainer.add_callback(hooks)
+    trainer.train()
+    places = [(step, number) for step in range(6) for number in range(2)]
+    again = [torch.Generator().manual_seed(int(np.random.SeedSequence((7, *place)).generate_state(1)[0])) for place in places]
+    assert seen == [torch.rand(3, generator=draws).tolist() for draws in again]
+    assert all(stack.layer_drop_draws is None for stack in stacks_of(model))

@@ -58,6 +58,15 @@ def test_generation_waits_for_the_longest_and_changes_nothing(two):
             assert len(whole[place]) == 6
 
 
+def test_all_processes_leave_out_the_same_layers(two):
+    """A layer is put together by all of them or by none: otherwise they would wait for each other for ever."""
+    first, second = (seen["dropping"] for seen in two)
+    assert first["once ran"] == second["once ran"] == first["twice ran"]
+    assert len({frozenset(layers) for layers in first["once ran"]}) > 2
+    weights = first["once"]
+    assert all(torch.equal(weight, first["twice"][name]) for name, weight in weights.items())
+
+
 @pytest.mark.parametrize("kind", ["FULL_STATE_DICT", "SHARDED_STATE_DICT"])
 def test_a_resumed_training_equals_one_at_once(two, folder, kind):
     once, twice = two[0]["resuming"][kind].values()

@@ -62,6 +62,8 @@ class Stack(nn.Module):
     """What encoder and decoder share: embeddings, positions, layers, the norm at the end."""
 
     embed_tokens: nn.Embedding  # unless features come in
+    layer_drop_draws: torch.Generator | None = None
+    """What LayerDrop draws from, where several processes must leave out the same layers; None: torch's own."""
 
     def __init__(self, config: TransductConfig, vocab_size: int | None, num_heads: int, max_positions: int, causal: bool):
         super().__init__()
@@ -173,6 +175,10 @@ class Stack(nn.Module):
             )
         return True
 
+    def leaves_out(self) -> bool:
+        """Whether the next layer is dropped."""
+        return bool(torch.rand((), generator=self.layer_drop_draws) < self.layer_drop)
+
     def run_layers(self, hidden: torch.Tensor, layout: TokenLayout | None, keep_states: bool, *shared, **options):
         """All layers on (B, T, D), without the padding if there is a layout.
 
@@ -184,7 +190,7 @@ class Stack(nn.Module):
             hidden = layout.pack(hidden)  # (tokens, D)
         states = [hidden]
         for layer in self.layers:
-            if self.training and self.layer_drop > 0 and torch.rand(()) < self.layer_drop:
+            if self.training and self.layer_drop > 0 and self.leaves_out():
                 continue  # LayerDrop (arXiv 1909.11556)
             hidden = layer(hidden, *shared, **options)
             if keep_states:

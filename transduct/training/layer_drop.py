@@ -1,14 +1,18 @@
-"""LayerDrop (Fan et al. 2020) where only some layers are trained: a step may happen to leave all of these out.
+"""LayerDrop (Fan et al. 2020) where it needs help.
 
-Its loss then depends on no trained weight, and torch refuses to go backward from it. Such a step is to train nothing.
+- `StepsWithoutLayers`: where only some layers are trained, a step may happen to leave all of these out. Its loss then depends on
+  no trained weight, and torch refuses to go backward from it. Such a step is to train nothing.
+- `SameLayers`: where each process holds a piece of every weight, a layer is put together by all of them or by none.
 """
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from transduct.stacks import Stack
 from transduct.training.hooks import TrainingHooks
 
 OPTIONS = ("layer_drop", "decoder_layer_drop", "encoder_layerdrop", "decoder_layerdrop")
@@ -46,8 +50,62 @@ class StepsWithoutLayers(TrainingHooks):
         return output
 
 
+class SameLayers(TrainingHooks):
+    """Lets all processes leave out the same layers, whatever else they have drawn: by seed, step and pass within the step."""
+
+    name = "layer_drop of a model in pieces"
+
+    def __init__(self, trainer: Any):
+        super().__init__()
+        self.trainer = trainer
+        self.draws = torch.Generator()
+        self.passes = 0
+
+    def attach(self, model: nn.Module) -> None:
+        for stack in stacks_of(model):
+            stack.layer_drop_draws = self.draws
+        self._handles = [model.register_forward_pre_hook(self._begin)]
+
+    def detach(self) -> None:
+        super().detach()
+        for stack in stacks_of(self.trainer.model):
+            stack.layer_drop_draws = None
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.passes = 0
+
+    def _begin(self, model: nn.Module, args: tuple) -> None:
+        if model.training:
+            place = self.trainer.args.seed, self.trainer.state.global_step, self.passes
+            self.draws.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
+            self.passes += 1
+
+
+def stacks_of(model: nn.Module) -> list[Stack]:
+    return [module for module in model.modules() if isinstance(module, Stack)]
+
+
+def drops_layers(model: nn.Module) -> bool:
+    return any(getattr(model.config, option, None) for option in OPTIONS)
+
+
 def may_drop_all(model: nn.Module) -> bool:
     """Whether a model whose layers are dropped has weights that are not trained."""
-    config: Any = model.config
-    drops = any(getattr(config, option, None) for option in OPTIONS)
-    return drops and not all(parameter.requires_grad for parameter in model.parameters())
+    return drops_layers(model) and not all(parameter.requires_grad for parameter in model.parameters())
+
+
+def must_drop_alike(trainer: Any) -> bool:
+    """Whether the trainer's processes hold pieces of a model whose layers are dropped.
+
+    Raises:
+        ValueError: for such a model of another package, whose draws nothing can reach.
+    """
+    in_pieces = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    if not in_pieces or not drops_layers(trainer.model):
+        return False
+    if not stacks_of(trainer.model):
+        raise ValueError(
+            f"{type(trainer.model).__name__} drops layers: processes that hold pieces of it would drop different ones, and wait "
+            "for each other for ever; set its layer drop to 0, or import it with `transduct import`"
+        )
+    return True

@@ -13,7 +13,7 @@ from transduct.training.averaging import AverageAtEnd
 from transduct.training.checks import check_count
 from transduct.training.extras import GuidedAlignment, RDrop, WordDropout
 from transduct.training.hooks import TrainingHooks
-from transduct.training.layer_drop import StepsWithoutLayers, may_drop_all
+from transduct.training.layer_drop import SameLayers, StepsWithoutLayers, may_drop_all, must_drop_alike
 from transduct.training.moving_average import MovingAverage, check_decay
 from transduct.training.optimizers import OptimizerName, optimizer_of
 
@@ -142,6 +142,8 @@ def add_callbacks(trainer: Any) -> None:
             trainer.add_callback(hooks)
     if StepsWithoutLayers not in present and may_drop_all(trainer.model):
         trainer.add_callback(StepsWithoutLayers(trainer))  # after those that add to the loss
+    if SameLayers not in present and must_drop_alike(trainer):
+        trainer.add_callback(SameLayers(trainer))
     if args.ema_decay is not None and MovingAverage not in present:
         trainer.add_callback(MovingAverage(trainer, args.ema_decay, args.ema_warmup, args.ema_finish))
     if AverageAtEnd not in present and (args.average_checkpoints is not None or args.average_best is not None):

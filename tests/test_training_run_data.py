@@ -39,18 +39,21 @@ def raw_recipe(folder: Path, **sections) -> dict:
         (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
     (folder / "corpus").mkdir(exist_ok=True)
     (folder / "corpus" / "train.jsonl").write_bytes((folder / "a.jsonl").read_bytes())
-    return {
+    raw = {
         "output": str(folder / "out"),
         "threads": 1,
         "model": dict(preset="vaswani-base", d_model=16, d_ff=16, num_heads=2, encoder_layers=1, decoder_layers=1),
         "tokenizer": {"kind": "words", "special_tokens": ["<BT>", "[NLU]", "[NLG]", "[S2S]"], "mask_token": "<mask>",
                       "extra_ids": 20, "languages": ["de"]},
-        "data": {"train": {"json": "a.jsonl"}, "buffer_rows": 16, **sections.pop("data", {})},
+        "data": {"train": {"json": "a.jsonl"}, **sections.pop("data", {})},
         "training": dict(max_steps=6, max_tokens_per_batch=120, schedule="constant", learning_rate=0.01, use_cpu=True,
                          logging_steps=2, **sections.pop("training", {})),
         "evaluation": {"num_beams": 1},
         **sections,
     }  # fmt: skip
+    if build_recipe(raw).without_end is not None:
+        raw["data"] = {"buffer_rows": 16, **raw["data"]}
+    return raw
 
 
 def start(folder: Path, raw: dict, console: Console | None = None):
@@ -220,6 +223,9 @@ def test_a_run_without_a_last_row_needs_an_end(tmp_path):
     del raw["training"]["num_train_epochs"]
     raw["training"]["max_minutes"] = 1
     assert build_arguments(build_recipe(raw), tmp_path).max_steps == NO_LIMIT_OF_STEPS
+    raw = raw_recipe(tmp_path, data={"buffer_rows": 16})
+    with pytest.raises(ValueError, match=r"data\.buffer_rows=16: only data without a last row are batched in blocks"):
+        start(tmp_path, raw)
     raw = raw_recipe(tmp_path, objective={"name": "bart"}, training={"predict_with_generate": True})
     with pytest.raises(ValueError, match="predict_with_generate: bart has no references"):
         start(tmp_path, raw)

@@ -27,7 +27,7 @@ from transduct.training.objectives import ObjectiveCollator
 from transduct.training.predictions import TextMetrics
 from transduct.training.pretraining import make_objective
 from transduct.training.recipe import Recipe, preset_config
-from transduct.training.recipe_data import model_kind
+from transduct.training.recipe_data import DataSection, model_kind
 from transduct.training.run_data import RunData
 from transduct.training.weight_options import checkpoints_to_keep
 
@@ -79,6 +79,11 @@ def build_arguments(recipe: Recipe, output: Path) -> TransductTrainingArguments:
             if options.get("max_minutes") is None:
                 raise ValueError(f"{without_end}: give training.max_steps or training.max_minutes")
             options["max_steps"] = NO_LIMIT_OF_STEPS
+    elif recipe.data.buffer_rows != DataSection.buffer_rows:
+        raise ValueError(
+            f"data.buffer_rows={recipe.data.buffer_rows}: only data without a last row are batched in blocks, such as a stream, "
+            "a mixture or what an objective makes. Leave it out"
+        )
     try:
         with in_section("training", options):
             return TransductTrainingArguments(**options)

@@ -246,6 +246,26 @@ def test_training_curves_hold_what_was_logged(tmp_path):
     drawn(figure)
 
 
+def test_what_is_logged_in_training_and_in_validation_shares_a_panel():
+    history = [{"step": 1, "loss": 2.0, "chrf": 10}, {"step": 2, "loss": 1.0, "chrf": 20}, {"step": 2, "eval_chrf": 15}]
+    panels = {axes.get_title(): axes for axes in plot.training_curves(history).axes if axes.lines}
+    assert [(line.get_label(), line.get_ydata().tolist()) for line in panels["chrf"].lines] == [
+        ("training", [10, 20]), ("validation", [15])
+    ]  # fmt: skip
+    assert {text.get_text() for text in panels["chrf"].get_legend().get_texts()} == {"training", "validation"}
+    assert panels["loss"].get_legend() is None
+
+
+def test_values_between_gaps_are_dots():
+    """No line leads to them."""
+    losses = [1.0] * 20 + [float("nan"), 2.0, float("inf")] + [1.0] * 20
+    (line,) = plot.training_curves([{"step": step, "loss": loss} for step, loss in enumerate(losses)]).axes[0].lines
+    assert (line.get_marker(), line.get_markevery()) == (".", [21])
+    figure = plot.training_curves([{"step": 0, "loss": 1.0}])
+    assert figure.axes[0].lines[0].get_markevery() == [0]
+    drawn(figure)
+
+
 def test_training_curves_of_a_run(tmp_path):
     for number, losses in ((10, HISTORY[:1]), (30, HISTORY)):
         folder = tmp_path / "checkpoints" / f"checkpoint-{number}"

@@ -5,6 +5,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from matplotlib import rc_context
 from transformers import T5Config, T5ForConditionalGeneration
 
 from tiny_training import tiny_model
@@ -151,6 +152,16 @@ def test_values_that_are_not_finite_are_counted():
     assert "grad norm" in text
     assert "left out" not in Page(render(record(history=history[1:]))).text
     assert "nothing was logged yet" in Page(render(record(history=[{"step": 1}]))).text
+
+
+def test_names_in_any_script_and_settings_of_matplotlib(recwarn):
+    """Text stays text, for which the browser has fonts, and needs no TeX."""
+    history = [{"eval_错误率": 1.0, "eval_$x_{$": 2.0, "step": 1}]
+    with rc_context({"text.usetex": True}):
+        text = Page(render(record(history=history))).text
+    assert text == Page(render(record(history=history))).text
+    assert text.count("错误率") == text.count("$x {$") == 2
+    assert not list(recwarn)
 
 
 def test_the_curves_are_those_of_the_history():

@@ -255,28 +255,36 @@ def training_curves(run: str | Path | History) -> "Figure":
     for axes, (name, lines) in zip(every, filled.items(), strict=False):
         _curves(axes, name, lines)
     for axes in every[: len(filled)]:
-        axes.set_xlim(0, max(row.get("step", 0) for row in history))
+        axes.set_xlim(0, max(1, *(row.get("step", 0) for row in history)))
     for axes in every[len(filled) :]:
         axes.set_axis_off()
     return figure
 
 
 def _lines(history: History) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Panel -> label -> points."""
-    lines = {"loss": {"training": logged_points(history, "loss"), "validation": logged_points(history, "eval_loss")}}
+    """Panel -> label -> points; what is measured both in training and in validation shares a panel, as the loss does."""
     measured = without_timings({key: None for row in history for key in row if key.startswith("eval_")})
-    keys = ["learning_rate", "grad_norm", *(key for key in measured if key != "eval_loss"), *further_keys(history)]
-    return lines | {key.removeprefix("eval_").replace("_", " "): {"": logged_points(history, key)} for key in keys}
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for key in ("loss", "eval_loss", "learning_rate", "grad_norm", *measured, *further_keys(history)):
+        label = "validation" if key.startswith("eval_") else "training"
+        lines.setdefault(key.removeprefix("eval_").replace("_", " "), {})[label] = logged_points(history, key)
+    return {name: dict(sorted(labelled.items())) for name, labelled in lines.items()}
 
 
 def _curves(axes: "Axes", name: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> None:
     for label, line in lines.items():
-        axes.plot(*zip(*line, strict=True), label=label, marker="." if len(line) < 30 else None)
+        axes.plot(*zip(*line, strict=True), label=label, marker=".", markevery=_dotted([value for _, value in line]))
     _plain(axes.set_title(name))
     axes.set_xlabel("update")
     axes.grid(alpha=0.3)
     if len(lines) > 1:
         axes.legend()
+
+
+def _dotted(values: Sequence[float]) -> list[int]:
+    """Which values of a line have a dot: those of a short one, and those between gaps, of which nothing else would show."""
+    finite = [False, *map(math.isfinite, values), False]
+    return [i for i in range(len(values)) if len(values) < 30 or (finite[i + 1] and not (finite[i] or finite[i + 2]))]
 
 
 # ---- what all figures share -------------------------------------------------------------------------------------------

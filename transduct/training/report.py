@@ -9,6 +9,7 @@ import platform
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -181,19 +182,21 @@ def _curves(history: History) -> str:
     values = [value for row in history for value in row.values() if isinstance(value, float)]
     dropped = sum(not math.isfinite(value) for value in values)
     note = f'<p class="note">{dropped} values are not finite and are left out.</p>' if dropped else ""
-    try:
-        figure = training_curves(history)
-    except ValueError as error:  # nothing was logged
-        return f'<p class="note">{escape(str(error))}</p>'
-    return f'<div role="img" aria-label="what was logged by update">{_svg(figure)}</div>{note}'
+    from matplotlib import rc_context
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "transduct", "text.usetex": False}):
+        try:
+            figure = training_curves(history)
+        except ValueError as error:  # nothing was logged
+            return f'<p class="note">{escape(str(error))}</p>'
+        return f'<div role="img" aria-label="what was logged by update">{_svg(figure)}</div>{note}'
 
 
 def _svg(figure: "Figure") -> str:
     """The figure as an element of a page, its text as text; the same figure is the same string."""
-    from matplotlib import rc_context
-
     file = StringIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "transduct"}):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the reader's browser has fonts of its own
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return file.getvalue()[file.getvalue().index("<svg") :]
 

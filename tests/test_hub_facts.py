@@ -67,6 +67,22 @@ def test_a_run(run):
     assert "someone" not in str(facts)
 
 
+@pytest.mark.parametrize("name", ["mean", "model"])
+def test_an_average_in_the_folder_of_a_run(name, run):
+    """It has the run's recipe and history, and not the metrics of the model that the run has measured."""
+    tiny(architectures=["TransductForConditionalGeneration"]).save_pretrained(run / name)
+    assert facts_of(run / name).averaged == []
+    (run / name / "average.json").write_text(json.dumps({"checkpoints": ["checkpoint-10", 3, "checkpoint-20"]}))
+    facts = facts_of(run / name)
+    assert (facts.averaged, facts.results, facts.history) == (["checkpoint-10", "checkpoint-20"], [], HISTORY)
+    assert facts.recipe["training"]["max_steps"] == 20
+    (run / name / "average.json").write_text('{"checkpoints": "all"}')
+    assert facts_of(run / name).averaged == []
+    (run / name / "average.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"average\.json must hold a JSON object"):
+        facts_of(run / name)
+
+
 def test_a_run_is_known_from_inside_and_by_its_recipe_alone(run, monkeypatch):
     monkeypatch.chdir(run / "model")
     assert run_of(Path(".")) == run

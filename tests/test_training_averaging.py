@@ -70,6 +70,13 @@ def test_the_mean_of_each_tensor(tmp_path, options):
     assert not (tmp_path / "average.part").exists()
 
 
+def test_checkpoints_are_noted_by_the_names_of_their_folders(tmp_path, monkeypatch):
+    first, second = saved_models(tmp_path)[:2]
+    monkeypatch.chdir(first)
+    note = average_checkpoints([".", f"../{second.name}"], tmp_path / "average") / AVERAGE
+    assert json.loads(note.read_text()) == {"checkpoints": [first.name, second.name]}
+
+
 def test_the_mean_of_one_is_itself_and_order_matters_for_whole_numbers_only(tmp_path):
     for number in (1, 2):
         (tmp_path / str(number)).mkdir()

@@ -93,7 +93,7 @@ class Facts:
 
 
 def facts_of(folder: Path, evaluations: Mapping[str, str | Path] | None = None) -> Facts:
-    """The facts of a model folder and, where it lies in the folder of a run, of that run; its metrics are those of its `model`.
+    """The facts of a model folder and, where it lies in the folder of a run, of that run; its metrics are no average's.
 
     Args:
         evaluations: files that `transduct evaluate --json` wrote, by names of their test sets.
@@ -114,7 +114,7 @@ def facts_of(folder: Path, evaluations: Mapping[str, str | Path] | None = None) 
         has_length=any(generation.get(key) is not None for key in ("max_length", "max_new_tokens")),
         recipe=recipe,
         history=_history(folder if run is None else run / "checkpoints"),
-        results=given or ([] if run is None or folder.absolute().name != "model" else _results(run / METRICS, recipe)),
+        results=given or ([] if run is None or (folder / AVERAGE).is_file() else _results(run / METRICS, recipe)),
         averaged=_averaged(folder / AVERAGE),
         imported=without_secrets(_json(folder / RECORD)),
         has_original_card=(folder / "README.original.md").is_file(),

@@ -103,7 +103,7 @@ def _write_mean(weights: Sequence[StoredWeights], folder: str) -> None:
     for file_name in dict.fromkeys(last.files.values()):
         names = [name for name, where in last.files.items() if where == file_name]
         save_file({name: _mean(weights, name) for name in names}, Path(folder) / file_name, metadata={"format": "pt"})
-    note = {"checkpoints": [one.folder.name for one in weights]}
+    note = {"checkpoints": [one.folder.resolve().name for one in weights]}
     (Path(folder) / AVERAGE).write_text(json.dumps(note, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

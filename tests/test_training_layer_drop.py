@@ -111,7 +111,7 @@ def test_layers_by_seed_step_and_pass(tmp_path):
     """The draws of a pass do not depend on what was drawn before it, and are left alone afterwards."""
     model = tiny_model(layer_drop=0.5, encoder_layers=4)
     trainer, seen = tiny_trainer(tmp_path, model, gradient_accumulation_steps=2, **OPTIONS), []
-    hooks = SameLayers(trainer)
+    hooks = SameLayers()
     begin = hooks._begin
 
     def noted(*args):

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from transduct.stacks import Stack
 from transduct.training.hooks import TrainingHooks
@@ -55,28 +56,30 @@ class SameLayers(TrainingHooks):
 
     name = "layer_drop of a model in pieces"
 
-    def __init__(self, trainer: Any):
+    def __init__(self):
         super().__init__()
-        self.trainer = trainer
         self.draws = torch.Generator()
-        self.passes = 0
+        self.stacks: list[Stack] = []
+        self.seed = self.step = self.passes = 0
 
     def attach(self, model: nn.Module) -> None:
-        for stack in stacks_of(model):
+        self.stacks = stacks_of(model)
+        for stack in self.stacks:
             stack.layer_drop_draws = self.draws
         self._handles = [model.register_forward_pre_hook(self._begin)]
 
     def detach(self) -> None:
         super().detach()
-        for stack in stacks_of(self.trainer.model):
+        for stack in self.stacks:
             stack.layer_drop_draws = None
+        self.stacks = []
 
-    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        self.passes = 0
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.seed, self.step, self.passes = args.seed, state.global_step, 0
 
     def _begin(self, model: nn.Module, args: tuple) -> None:
         if model.training:
-            place = self.trainer.args.seed, self.trainer.state.global_step, self.passes
+            place = self.seed, self.step, self.passes
             self.draws.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
             self.passes += 1
 

@@ -143,7 +143,7 @@ def add_callbacks(trainer: Any) -> None:
     if StepsWithoutLayers not in present and may_drop_all(trainer.model):
         trainer.add_callback(StepsWithoutLayers(trainer))  # after those that add to the loss
     if SameLayers not in present and must_drop_alike(trainer):
-        trainer.add_callback(SameLayers(trainer))
+        trainer.add_callback(SameLayers())
     if args.ema_decay is not None and MovingAverage not in present:
         trainer.add_callback(MovingAverage(trainer, args.ema_decay, args.ema_warmup, args.ema_finish))
     if AverageAtEnd not in present and (args.average_checkpoints is not None or args.average_best is not None):

@@ -17,7 +17,7 @@ from transduct.configuration import TransductConfig
 from transduct.hub.private import without_secrets
 from transduct.presets import config_from_folder, model_without_weights
 from transduct.training.averaging import AVERAGE
-from transduct.training.checkpoints import STATE, list_checkpoints
+from transduct.training.history import newest_state, read_history
 
 RECIPE, METRICS, RECORD = "recipe.yaml", "metrics.json", "import.json"
 SEQ2SEQ = "TransductForConditionalGeneration"
@@ -105,6 +105,7 @@ def facts_of(folder: Path, evaluations: Mapping[str, str | Path] | None = None) 
     config = config_from_folder(folder)
     generation = _json(folder / "generation_config.json")
     recipe = {} if run is None else _recipe(run / RECIPE)
+    state = newest_state(folder if run is None else run)
     given = [_evaluation(name, Path(path)) for name, path in (evaluations or {}).items()]
     return Facts(
         config=config,
@@ -113,7 +114,7 @@ def facts_of(folder: Path, evaluations: Mapping[str, str | Path] | None = None) 
         has_tokenizer=(folder / "tokenizer_config.json").is_file(),
         has_length=any(generation.get(key) is not None for key in ("max_length", "max_new_tokens")),
         recipe=recipe,
-        history=_history(folder if run is None else run / "checkpoints"),
+        history=[] if state is None else read_history(state),
         results=given or ([] if run is None or (folder / AVERAGE).is_file() else _results(run / METRICS, recipe)),
         averaged=_averaged(folder / AVERAGE),
         imported=without_secrets(_json(folder / RECORD)),
@@ -178,14 +179,6 @@ def _without_nothing(section: dict[str, Any]) -> dict[str, Any]:
     """A section without the keys that were not given, as older versions have noted them."""
     kept = {key: value for key, value in section.items() if value is not None and value != {}}
     return {key: _without_nothing(value) if isinstance(value, dict) else value for key, value in kept.items()}
-
-
-def _history(folder: Path) -> list[dict[str, Any]]:
-    """What was logged up to the newest checkpoint in `folder`, or to the state that a trainer has saved in it."""
-    states = [folder / STATE, *(path / STATE for path in reversed(list_checkpoints(folder)))]
-    newest = next((path for path in states if path.is_file()), None)
-    logged = [] if newest is None else _json(newest).get("log_history", [])
-    return [row for row in logged if isinstance(row, dict)]
 
 
 def _results(path: Path, recipe: Mapping[str, Any]) -> list[Result]:

@@ -25,6 +25,12 @@ def further_keys(history: History) -> list[str]:
     return [key for key in keys if len(logged_points(history, key)) > 1]
 
 
+def newest_state(folder: Path) -> Path | None:
+    """The file that a trainer has saved in the folder of a run, or in its newest checkpoint that has one; None: there is none."""
+    folders = [folder, *reversed([*list_checkpoints(folder), *list_checkpoints(folder / "checkpoints")])]
+    return next((place / STATE for place in folders if (place / STATE).is_file()), None)
+
+
 def read_history(path: Path) -> History:
     """Of a `trainer_state.json`, or of the newest checkpoint in the folder of a run.
 
@@ -32,11 +38,10 @@ def read_history(path: Path) -> History:
         ValueError: for a folder without a checkpoint, and a file that holds no history.
     """
     if path.is_dir():
-        folders = [path, *reversed([*list_checkpoints(path), *list_checkpoints(path / "checkpoints")])]
-        files = [folder / STATE for folder in folders if (folder / STATE).is_file()]
-        if not files:
+        state = newest_state(path)
+        if state is None:
             raise ValueError(f"{path} has no {STATE}, and no checkpoint with one: is it the folder of a run?")
-        path = files[0]
+        path = state
     try:
         history = json.loads(path.read_text(encoding="utf-8"))["log_history"]
         rows = isinstance(history, list) and all(isinstance(row, dict) for row in history)

@@ -2,6 +2,10 @@
 
 import importlib.util
 import math
+import sys
+from contextvars import ContextVar
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -14,7 +18,7 @@ from transduct.training.trackers import PACKAGES, check_trackers
 
 
 def train(folder, **training) -> None:
-    recipe = build_recipe(raw_recipe(folder, report_to="tensorboard", **training))
+    recipe = build_recipe(raw_recipe(folder, **{"report_to": "tensorboard", **training}))
     recipe.folder = folder
     run(recipe, console=Console(quiet=True))
 
@@ -44,6 +48,45 @@ def test_an_own_folder_is_kept(tmp_path, monkeypatch):
     train(tmp_path, max_steps=4)
     assert list((tmp_path / "mine").iterdir())
     assert not (tmp_path / "out" / "tensorboard").exists()
+
+
+class Values(dict):
+    def update(self, values, allow_val_change):
+        super().update(values)
+
+
+class Trackio(ModuleType):
+    """What transformers calls of the package, noted."""
+
+    def __init__(self):
+        super().__init__("trackio")
+        self.__spec__ = ModuleSpec("trackio", None)
+        self.__version__ = "0.1"
+        self.context_vars = SimpleNamespace(current_space_id=ContextVar("space", default=None))
+        self.runs, self.logged, self.config = [], [], Values()
+
+    def init(self, **options):
+        self.runs.append((options["name"], options["resume"]))
+        return self
+
+    def log(self, values, *args, **kwargs):
+        self.logged.append(values)
+
+    def finish(self):
+        """Nothing to upload."""
+
+
+def test_all_starts_are_one_run_of_trackio(tmp_path, monkeypatch):
+    """It goes on with a run by its name, and would give each start one of its own."""
+    trackio = Trackio()
+    monkeypatch.setitem(sys.modules, "trackio", trackio)
+    monkeypatch.setattr("transformers.integrations.integration_utils.is_trackio_available", lambda: True)
+    for steps in (8, 12):
+        train(tmp_path, max_steps=steps, report_to="trackio")
+    assert trackio.runs == [("out", "allow")] * 2
+    assert sum("train/loss" in values for values in trackio.logged) == 3
+    train(tmp_path, max_steps=16, report_to="trackio", run_name="mine")
+    assert trackio.runs[-1] == ("mine", "allow")
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -59,7 +59,8 @@ def build_arguments(recipe: Recipe, output: Path) -> TransductTrainingArguments:
             where no GPU computes in it.
     """
     kept = {"save_total_limit": checkpoints_to_keep(recipe.training)}
-    options = {**DEFAULTS, **kept, **recipe.training, **_best_metric(recipe), "output_dir": str(output / "checkpoints")}
+    named = {"run_name": output.absolute().name, "output_dir": str(output / "checkpoints")}  # one name for all starts
+    options = {**DEFAULTS, **kept, **named, **recipe.training, **_best_metric(recipe)}
     if not recipe.objective.of_pairs:
         if recipe.training.get("predict_with_generate"):
             raise ValueError(f"training.predict_with_generate: {recipe.objective.name} has no references; leave it out")

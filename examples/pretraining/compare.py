@@ -5,7 +5,7 @@ The text are the docstrings of installed packages (see data.py). Two models of o
 weights, then learn the same task in the same number of steps on the same batches: to put capitals and marks back into sentences
 that have lost them. The table has the loss per token and chrF on docstrings of files that no run has seen.
 
-    python examples/pretraining/compare.py                                  # about three quarters of an hour on one core
+    python examples/pretraining/compare.py                                  # about half an hour on one core
     python examples/pretraining/compare.py --task summaries --pretraining-steps 20000
 
 The second task, to write the first sentence of a docstring from what follows it, needs far more of both.
@@ -123,7 +123,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--task", choices=["corrections", "summaries"], default="corrections",
                         help="what is learnt, see data.py (%(default)s)")  # fmt: skip
     parser.add_argument("--pretraining-steps", type=int, default=4000, help="updates of each pre-training (%(default)s)")
-    parser.add_argument("--steps", type=int, default=3000, help="updates of each fine-tuning (%(default)s)")
+    parser.add_argument("--steps", type=int, default=1000, help="updates of each fine-tuning (%(default)s)")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each start (%(default)s)")
     parser.add_argument("--width", type=int, default=128, help="d_model, a multiple of 32 (%(default)s)")
     parser.add_argument("--layers", type=int, default=2, help="of each stack (%(default)s)")

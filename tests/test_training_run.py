@@ -77,7 +77,7 @@ def test_from_a_recipe_to_a_model_that_loads(tmp_path, capsys):
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (len(tokenizer), tokenizer.decoder_vocab_size) == (6, 6)
     assert model.generate(**tokenizer("abc", return_tensors="pt")).shape[0] == 1
     report = (out / "training_report.html").read_text(encoding="utf-8")
-    for text in ("12 steps", "phoneme error", "Learning rate", "preset: vaswani-base", "TransductForConditionalGeneration"):
+    for text in ("12 steps", "phoneme error", "learning rate", "preset: vaswani-base", "TransductForConditionalGeneration"):
         assert text in report
     printed = capsys.readouterr().out
     for text in ("train: 10 sources, 10 pairs", "validation: loss", "saved to", "test: phoneme error", "cb ->", "abc ->"):

@@ -165,6 +165,8 @@ def _with_headers(send: Any) -> Any:
 
 
 async def _refuse(send: Any, status: int, why: str) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+    body = f"{why}\n".encode()
+    length = str(len(body)).encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", length), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": f"{why}\n".encode()})
+    await send({"type": "http.response.body", "body": body})

@@ -47,7 +47,9 @@ def listen(host: str, port: int) -> socket.socket:
         raise ValueError(f"--port {port} must lie from 0 (any that is free) to 65535")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family)
+        listening = socket.create_server(address[:2], family=family)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # for all its connections: no part of an answer waits
+        return listening
     except OSError as error:
         reason = error.strerror or str(error)
         raise ValueError(

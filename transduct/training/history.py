@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transduct.training.checkpoints import list_checkpoints
+from transduct.training.checkpoints import STATE, list_checkpoints
 
 History = Sequence[Mapping[str, Any]]
-STATE = "trainer_state.json"
 OF_EVERY_STEP = ("loss", "learning_rate", "grad_norm", "step", "epoch")
 """What a trainer logs while it trains."""
 

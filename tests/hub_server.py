@@ -44,7 +44,7 @@ class Account:
 
 @dataclass
 class Fault:
-    """A request that goes wrong, `times` times: it gets an error, or its connection is dropped on the way."""
+    """A request that goes wrong, `times` times: it gets an error or no answer, or its connection is dropped on the way."""
 
     method: str
     path: str
@@ -53,6 +53,8 @@ class Fault:
     message: str = "told to fail"
     drop_after: int = 0
     """Without a status: how many bytes of the upload are read, or of the download sent, before the connection is dropped."""
+    silent: bool = False
+    """Nothing is answered until the client gives up."""
     times: int = 1
 
 
@@ -173,6 +175,9 @@ class Hub:
         request = Request(scope["method"], scope["raw_path"].decode(), query, headers)
         self.requests.append(request)
         fault = self._fault(request)
+        while fault is not None and fault.silent:
+            if (await receive())["type"] == "http.disconnect":
+                return
         drops = fault is not None and fault.status is None
         more = True
         while more and not (drops and request.received > fault.drop_after):

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -349,6 +350,16 @@ def test_a_fault_that_passes_is_not_noticed(fault, online, hub, folder):
     push(folder, "ann/model")
     assert fault.times == 0
     assert files(hub)["model.safetensors"].content == (folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/repos/create"), ("GET", "/api/models/"), ("POST", "/commit/")])
+def test_a_hub_that_never_answers(method, path, online, hub, folder, capsys, monkeypatch):
+    monkeypatch.setattr("transduct.hub.sharing.PATIENCE", 1.0)
+    hub.faults.append(Fault(method, path, silent=True))
+    said = fails(capsys, folder, "ann/model")
+    assert re.search(r"connection to .* failed: .*timed out", said)
+    assert len(huggingface_hub.get_session().event_hooks["request"]) == 1  # the client's own: it is the user's again
+    push(folder, "ann/model")
 
 
 def test_a_push_that_breaks_off_goes_on(online, hub, folder, capsys, monkeypatch):

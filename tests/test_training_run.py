@@ -18,7 +18,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from transduct.files import reserved
 from transduct.training.arguments import TransductTrainingArguments
+from transduct.training.averaging import average_checkpoints
 from transduct.training.building import build_arguments
+from transduct.training.checkpoints import list_checkpoints
 from transduct.training.recipe import build_recipe, load_recipe, noted_data_folder
 from transduct.training.run import _written, is_over, run
 
@@ -159,6 +161,17 @@ def test_another_model_in_the_folder_is_refused(tmp_path):
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out" / "model").config.d_ff == 32
     assert not (tmp_path / "out" / "metrics.json").exists()  # it was of the run before
     assert (tmp_path / "out" / "mine.txt").is_file()
+
+
+def test_an_average_does_not_outlive_its_run(tmp_path):
+    start(tmp_path)
+    average_checkpoints(list_checkpoints(tmp_path / "out" / "checkpoints")[-1:], tmp_path / "out" / "mean")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match=r"mean is a mean of the run that --fresh deletes: move it out of .*out, or delete it"):
+        start(tmp_path, fresh=True)
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "out" / "mean").rename(tmp_path / "mean")
+    assert start(tmp_path, fresh=True).finished
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_session, get_token
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
@@ -45,6 +45,8 @@ REQUEST_ERROR: Any = next(base for base in HfHubHTTPError.__mro__ if base.__name
 """What the client raises when a connection fails, from whichever library this version of huggingface_hub takes it."""
 NO_ANSWER = (AttributeError, IndexError, KeyError, TypeError, json.JSONDecodeError)
 """What the client comes to where an answer is not what the Hub's would be, as of a network that wants a log-in first."""
+PATIENCE = 300.0
+"""Seconds without a byte from the Hub after which a connection has failed. The client alone would wait for ever."""
 AGAIN = "Push again later: what has been uploaded is not sent twice"
 
 
@@ -290,9 +292,10 @@ def _agreed_card(share: Share, there: str | None, notes: list[str], token: str |
 
 @contextmanager
 def told(repository: str) -> Iterator[None]:
-    """Inside, what goes wrong with the Hub is told in a sentence, with what to do."""
+    """Inside, what goes wrong with the Hub is told in a sentence, with what to do, and so is that it never answers."""
     try:
-        yield
+        with _patience():
+            yield
     except OfflineModeIsEnabled as error:
         raise ConnectionError("HF_HUB_OFFLINE is set, so that nothing can be shared: unset it") from error
     except LocalEntryNotFoundError as error:  # a download that failed, with nothing of it in the cache
@@ -315,6 +318,22 @@ def told(repository: str) -> Iterator[None]:
         if isinstance(error, PermissionError):
             raise ValueError(f"the Hub's storage refuses the token for {repository}: take one with the right to write") from error
         raise _unreachable(error) from error
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Inside, the client waits so long for the Hub, and no longer, where it would for ever."""
+
+    def limit(request: Any) -> None:
+        given = request.extensions["timeout"]
+        request.extensions["timeout"] = {step: PATIENCE if seconds is None else seconds for step, seconds in given.items()}
+
+    hooks = get_session().event_hooks["request"]
+    hooks.append(limit)
+    try:
+        yield
+    finally:
+        hooks.remove(limit)
 
 
 def _failed_upload(cause: BaseException, repository: str) -> BaseException:

@@ -34,6 +34,7 @@ from transduct.files import remove, reserved, write_whole
 from transduct.tokenization import TransductTokenizer
 from transduct.training.adapters import prepare_weights
 from transduct.training.arguments import TransductTrainingArguments
+from transduct.training.averaging import AVERAGE
 from transduct.training.batching import UnfitPair
 from transduct.training.building import (
     AUTO_CLASSES,
@@ -143,6 +144,7 @@ def _prepare_output(recipe: Recipe, fresh: bool, console: Console, held: ExitSta
         raise ValueError(f"{output} holds {', '.join(others)}, but no recipe.yaml of a run: choose another output, or move that")
     _refuse_to_overwrite(recipe, output)
     if fresh:
+        _refuse_to_leave_averages(output)
         for name in FOLDERS:
             remove(output / name)
         for name in FILES:
@@ -181,6 +183,13 @@ def _refuse_to_overwrite(recipe: Recipe, output: Path) -> None:
         for folder in (output / name for name in FOLDERS if source is not None):
             if Path(source).resolve().is_relative_to(folder.resolve()):
                 raise ValueError(f"{section}.from_pretrained={source!r} lies in {folder}, where the run writes: change output")
+
+
+def _refuse_to_leave_averages(output: Path) -> None:
+    """A mean of the run that is deleted would pass for one of the new run, with its recipe and curve on its card."""
+    for path in sorted(output.glob(f"*/{AVERAGE}")):
+        if path.parent.name not in FOLDERS:
+            raise ValueError(f"{path.parent} is a mean of the run that --fresh deletes: move it out of {output}, or delete it")
 
 
 def _noted_recipe(note: Path) -> Recipe:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 import transduct
-from launching import launch
+from launching import accelerate_launch
 from tiny_translation import tiny_translation
 from transduct.cli.main import run
 from transduct.decoding.engines import MARKS
@@ -278,7 +278,8 @@ def test_refusals(model, data, tmp_path, capsys):
 @pytest.mark.slow
 def test_two_processes_share_the_examples(model, data, tmp_path, capsys):
     options = ["--json", "--resamples", "10", "--metric", "wer", "--predictions"]
-    done = launch("-m", "transduct.cli.main", "evaluate", str(model), str(data), *options, str(tmp_path / "two.jsonl"))
+    command = ["-m", "transduct.cli.main", "evaluate", str(model), str(data), *options, str(tmp_path / "two.jsonl")]
+    done = accelerate_launch(*command)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout == printed(capsys, model, data, *options, tmp_path / "one.jsonl")  # once, by the main process
     assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()

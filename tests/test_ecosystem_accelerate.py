@@ -1,6 +1,6 @@
 """accelerate: weights on several devices, some of them on disk; tied matrices apart; what `accelerate estimate-memory` says.
 
-`accelerate launch` is tried in test_training_processes.py.
+`accelerate launch` is tried in test_accelerate_launch.py, and by a whole training in test_training_processes.py.
 """
 
 import json

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import processes_runs
-from launching import launch, seen_by_each
+from launching import accelerate_launch, seen_by_each
 from test_training_faults import POISON
 from test_training_run import raw_recipe
 from tiny_training import pairs
@@ -96,19 +96,19 @@ def test_the_main_process_decides(two):
 
 
 def test_the_command_in_two_processes(tmp_path):
-    """One writes and prints; the model loads; a second start only evaluates."""
+    """Started by `accelerate launch`: one writes and prints; the model loads; a second start only evaluates."""
     import yaml
     from transformers import AutoModelForSeq2SeqLM
 
     options = dict(eval_strategy="steps", eval_steps=6, save_strategy="steps", ddp_backend="gloo", per_device_eval_batch_size=4)
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(raw_recipe(tmp_path, **options)))
-    done = launch("-m", "transduct.training", str(tmp_path / "recipe.yaml"))
+    done = accelerate_launch("-m", "transduct.training", str(tmp_path / "recipe.yaml"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "find_unused_parameters" not in done.stderr  # DDP's warning about a needless search
     for text in ("train: 10 sources", "model: ", "step 12  validation", "saved to", "test: phoneme error", "cb ->"):
         assert done.stdout.count(text) == 1
     assert len((tmp_path / "out/predictions/12.jsonl").read_text().splitlines()) == 10
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out" / "model").config.d_model == 16
-    again = launch("-m", "transduct.training", str(tmp_path / "recipe.yaml"))
+    again = accelerate_launch("-m", "transduct.training", str(tmp_path / "recipe.yaml"))
     assert again.returncode == 0, again.stderr[-3000:]
     assert again.stdout.count("nothing is left to train") == 1

@@ -374,7 +374,7 @@ def load_model(name: str, dtype: torch.dtype, device: Any) -> Any:
     transduct.register()
     name = model_folder(name)
     with quiet_loading(), told_by_name(name):
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype)
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype, trust_remote_code=False)
     return model.to(device).eval()
 
 
@@ -387,7 +387,7 @@ def load_tokenizer(name: str) -> Any:
     transduct.register()
     name = model_folder(name)
     with told_by_name(name):
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
 
 def vocabularies(tokenizer: Any) -> list[dict[str, int]]:
@@ -423,7 +423,7 @@ def told_by_name(name: str) -> Iterator[None]:
 
     Raises:
         OSError: of transformers, with this before it.
-        ValueError: for a folder with JSON files that transformers or tokenizers fall over.
+        ValueError: for a folder with JSON files that transformers or tokenizers fall over, or that has code of its own.
     """
     try:
         yield
@@ -432,6 +432,9 @@ def told_by_name(name: str) -> Iterator[None]:
             raise
         raise OSError(f"{name!r} is no folder here, and the Hub does not give it: {error}") from error
     except Exception as error:
+        if isinstance(error, ValueError) and "trust_remote_code" in str(error):
+            rule = "needs code of its own, which no command runs: load it in Python, if you trust it"
+            raise ValueError(f"{name!r} {rule}") from error
         damaged = isinstance(error, json.JSONDecodeError | AttributeError | KeyError | TypeError) or type(error) is Exception
         if not damaged or not Path(name).is_dir():
             raise

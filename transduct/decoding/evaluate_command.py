@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from transduct.decoding.commands import DTYPES, check_output, engine_for, load_for, model_folder, quiet_loading
+from transduct.decoding.commands import DTYPES, check_output, engine_for, load_for, model_folder, quiet_loading, told_by_name
 from transduct.decoding.engines import Engine, engine_of
 from transduct.decoding.evaluate import Predict, Written, predict, read_outputs, report, translating
 from transduct.decoding.measuring import RESAMPLES, named_metrics
@@ -200,7 +200,7 @@ def _worker(model: str, recipe: Recipe | None, options: EvaluationOptions, devic
     limit = recipe.data.max_source_tokens if recipe.data.truncate in ("source", "both") else None
     if not Path(model).is_dir():
         raise ValueError(f"there is no folder {model!r}: is the recipe trained to its end?")
-    with quiet_loading():
+    with quiet_loading(), told_by_name(model):
         saved = SavedModel(model_folder(model), device, recipe.data.test, max_source_tokens=limit)
     evaluation = replace(recipe.evaluation, **options.search)
     return lambda sources, numbers: saved.outputs(sources, evaluation, Console(quiet=True))

@@ -229,7 +229,7 @@ def _adapter(folder: Path, load: bool, findings: Findings) -> None:
             from peft import AutoPeftModelForSeq2SeqLM
 
             with findings.problems_of("loading"):
-                AutoPeftModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True)
+                AutoPeftModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
                 findings.ok("loading", f"onto {base}")
 
 

@@ -123,7 +123,7 @@ def build_tokenizer(recipe: Recipe, data: RunData, folder: Path) -> Any:
     """The run's tokenizer: the one in `folder`, else `tokenizer.from_pretrained`, else one trained on the training texts."""
     if folder.is_dir():
         try:
-            return AutoTokenizer.from_pretrained(folder)
+            return AutoTokenizer.from_pretrained(folder, trust_remote_code=runs_code(recipe))
         except Exception as error:  # of any kind: tokenizers raises plain ones
             raise ValueError(
                 f"the run's tokenizer in {folder} cannot be read: {error}. Restore it, or begin with --fresh"
@@ -143,6 +143,11 @@ def build_tokenizer(recipe: Recipe, data: RunData, folder: Path) -> Any:
             tokenizer = TransductTokenizer.train(sources, target=targets, **options)
     save_whole(folder, tokenizer.save_pretrained)
     return tokenizer
+
+
+def runs_code(recipe: Recipe) -> bool:
+    """Whether the recipe says that code which comes with its model or tokenizer may be run."""
+    return any(section.get("trust_remote_code") is True for section in (recipe.model, recipe.tokenizer))
 
 
 def build_model(recipe: Recipe, tokenizer: Any) -> Any:
@@ -172,7 +177,7 @@ def _load_pretrained(section: str, auto_class: Any, source: str, options: dict[s
         raise ValueError(f"{section}.from_pretrained={source!r} is no folder, seen from {Path.cwd()}, and no name of the Hub")
     try:
         with in_section(section, options):
-            return auto_class.from_pretrained(source, **options)
+            return auto_class.from_pretrained(source, **{"trust_remote_code": False, **options})
     except (OSError, ValueError) as error:
         if str(error).startswith(f"{section}."):
             raise

@@ -30,6 +30,7 @@ class SavedModel:
         split: a part of the data whose prefix, tag and languages belong before the sources, or before the outputs.
         auto_class: what loads the model.
         max_source_tokens: where longer sources are cut; None: nowhere.
+        trust_remote_code: run code that lies in the folder.
     """
 
     def __init__(
@@ -39,10 +40,11 @@ class SavedModel:
         split: SplitSource | None = None,
         auto_class: Any = AutoModelForSeq2SeqLM,
         max_source_tokens: int | None = None,
+        trust_remote_code: bool = False,
     ):
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         self.encoder = PairEncoder(self.tokenizer, split or SplitSource(), max_source_tokens, truncate="source")
-        self.model = auto_class.from_pretrained(folder).to(device).eval()
+        self.model = auto_class.from_pretrained(folder, trust_remote_code=trust_remote_code).to(device).eval()
 
     @torch.inference_mode()
     def outputs(self, texts: Sequence[str], options: EvaluationSection, console: Console) -> list[str]:

@@ -44,6 +44,7 @@ from transduct.training.building import (
     build_model,
     build_tokenizer,
     prepare_generation,
+    runs_code,
 )
 from transduct.training.callbacks import EarlyStopping, SaveLastStep, StopOnSignal
 from transduct.training.checkpoints import STATE, list_checkpoints, resume_point
@@ -331,7 +332,8 @@ def _finish(trainer: TransductTrainer, recipe: Recipe, output: Path, console: Co
     console.print(f"saved to {output / 'model'}; what follows is that folder, loaded again", highlight=False, markup=False)
     like = recipe.data.test or recipe.data.validation or recipe.data.parts[0]
     limit = recipe.data.max_source_tokens if recipe.data.truncate in ("source", "both") else None
-    saved = SavedModel(output / "model", trainer.args.device, like, AUTO_CLASSES[model_kind(recipe.objective)], limit)
+    auto_class = AUTO_CLASSES[model_kind(recipe.objective)]
+    saved = SavedModel(output / "model", trainer.args.device, like, auto_class, limit, runs_code(recipe))
     metrics, samples, signed = None, list[Sample](), dict[str, str]()
     if recipe.data.test is not None:
         data = RunData(recipe, output / "data", _data_seed(trainer.args), console)

@@ -229,8 +229,12 @@ def test_the_command_prints_a_table_and_json(tmp_path, capsys):
     file.write_text(CONFIG.format(folder=tmp_path))
     assert command(["plan", str(file), "--gpus", "64", "--gpu-memory", "80"]) == 0
     table = capsys.readouterr().out
-    for text in ("63,082,496", "FSDP (ZeRO-3)", "fits", "409,600", "hours need --flops"):
+    for text in ("63,082,496", "FSDP (ZeRO-3)", "fits", "409,600", "the slowest known here with 80 GiB: --gpu names yours"):
         assert text in table
+    assert command(["plan", str(file), "--gpus", "64", "--gpu", "a100-80"]) == 0
+    named = capsys.readouterr().out.splitlines()
+    (hours,) = [line for line in table.splitlines() if line.startswith("hours")]
+    assert hours in named
     assert not (tmp_path / "out").exists()
     assert command(["plan", str(file), "--gpus", "2", "--gpu", "t4", "--set", "model.preset=vaswani-big", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -239,6 +243,8 @@ def test_the_command_prints_a_table_and_json(tmp_path, capsys):
         ("ddp", "zero1", "zero2", "fsdp"), True
     )
     assert command(["plan", str(file), "--gpu-memory", "0.5"]) == 0
-    assert "does not fit" in capsys.readouterr().out
+    small = capsys.readouterr().out
+    assert "does not fit" in small
+    assert "hours need --flops" in small
     assert command(["plan", str(file), "--utilisation", "2"]) == 2
     assert "utilisation=2.0 must lie in" in capsys.readouterr().err

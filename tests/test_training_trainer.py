@@ -169,6 +169,7 @@ def test_two_processes_agree_on_time_weights_and_loss(tmp_path):
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
     assert first == second
     assert first["processes"] == 2
+    assert first["no copies of gradients"]
     assert first["steps"] > 1
     alone = tiny_trainer(tmp_path, tiny_model(dropout=0.0), pairs(20), per_device_eval_batch_size=3)
     assert first["before"] == pytest.approx(alone.evaluate()["eval_loss"], rel=1e-5)

@@ -25,6 +25,7 @@ trainer = tiny_trainer(
 before = trainer.evaluate()["eval_loss"]  # before training: that must not keep the processes from sharing gradients
 trainer.train()
 seen = {
+    "no copies of gradients": trainer.model_wrapped.gradient_as_bucket_view,
     "before": before,
     "after": trainer.evaluate()["eval_loss"],
     "steps": trainer.state.global_step,

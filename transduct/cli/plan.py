@@ -13,7 +13,7 @@ def plan(
     ],
     gpus: Annotated[int, typer.Option(help="Devices, over all machines.")] = 1,
     gpu: Annotated[str | None, typer.Option(help="Their kind, such as a100-80 or h100: gives peak and memory.")] = None,
-    gpu_memory: Annotated[float | None, typer.Option(help="GiB of one device.")] = None,
+    gpu_memory: Annotated[float | None, typer.Option(help="GiB of one device; alone: the slowest known of this size.")] = None,
     flops: Annotated[float | None, typer.Option(help="Peak floating-point operations a second of one device.")] = None,
     utilisation: Annotated[float, typer.Option(help="Share of the peak that the training reaches.")] = 0.4,
     reserve: Annotated[float, typer.Option(help="Share of the memory that is set aside.")] = 0.1,

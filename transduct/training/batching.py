@@ -4,7 +4,8 @@
 - Where the cuts fall depends on the lengths alone, so each epoch has the same number of batches, and a step counter is
   enough to know where a run was. Which pairs of like length meet in a batch, and the order of the batches, is drawn
   anew from `(seed, epoch)`. Where few pairs are of like length, the same ones often meet again.
-- With several processes, so many batches in a row make one step: they cost about the same, and each process has one.
+- With several processes, so many batches in a row make one step, and each process has one. They are alike in their tokens without
+  padding, which is what our models compute, so that no process waits for another.
 - Sources are grouped in about 2 sqrt(number of batches) classes: a good part of the cuts goes to the source's lengths, the
   rest to the target's, which follow them. From class to class the direction turns round, so that a batch that spans two
   classes holds targets of like length.
@@ -15,6 +16,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from torch.utils.data import Sampler
+
+TARGET_COST = 1.5
+"""What a target token takes beside a source token: its layers attend to the source, too, and there are its logits."""
 
 
 class UnfitPair(ValueError):
@@ -77,7 +81,7 @@ class TokenBudgetBatchSampler(EpochBatchSampler):
         max_tokens: most tokens of one batch of one process: rows x (longest source + longest target).
         seed: with the epoch, all that the order depends on.
         shuffle: False gives the arrangement by length itself, ties in index order, the same in each epoch.
-        num_processes: the number of batches is a multiple of it, and so many batches in a row cost about the same.
+        num_processes: the number of batches is a multiple of it, and so many batches in a row take about the same time.
 
     Raises:
         ValueError: without pairs or with fewer than processes, and for lists of unequal length.
@@ -118,17 +122,18 @@ class TokenBudgetBatchSampler(EpochBatchSampler):
         """The pairs (pairs) in the order of the cuts, and the order (batches) in which the batches come."""
         if not self.shuffle:
             arranged = np.argsort(self._cell, kind="stable")
-            return arranged, np.arange(len(self)) if self.num_processes == 1 else self._by_cost(arranged).reshape(-1)
+            return arranged, np.arange(len(self)) if self.num_processes == 1 else self._by_work(arranged).reshape(-1)
         generator = np.random.default_rng((self.seed, epoch))
         arranged = np.lexsort((generator.random(len(self._cell)), self._cell))
         if self.num_processes == 1:
             return arranged, generator.permutation(len(self))
-        steps = generator.permuted(self._by_cost(arranged), axis=1)  # (steps, processes)
+        steps = generator.permuted(self._by_work(arranged), axis=1)  # (steps, processes)
         return arranged, generator.permutation(steps, axis=0).reshape(-1)
 
-    def _by_cost(self, arranged: np.ndarray) -> np.ndarray:
-        """The batches of each step, alike in cost: (steps, processes)."""
-        return np.argsort(self._counts(arranged)[:, 2], kind="stable").reshape(-1, self.num_processes)
+    def _by_work(self, arranged: np.ndarray) -> np.ndarray:
+        """The batches of each step, alike in their tokens without padding: (steps, processes)."""
+        source, target, _ = self._counts(arranged).T
+        return np.argsort(source + TARGET_COST * target, kind="stable").reshape(-1, self.num_processes)
 
     def _counts(self, arranged: np.ndarray) -> np.ndarray:
         """(batches, 3) as `token_counts`, in the order of the cuts."""

@@ -34,6 +34,11 @@ DEVICES = {
 """By the names that `--gpu` takes."""
 
 
+def slowest_with(memory: float) -> str | None:
+    """The name of the slowest device of so many GiB, None without one."""
+    return min((name for name in DEVICES if DEVICES[name].memory == memory), key=lambda name: DEVICES[name].half, default=None)
+
+
 def device_named(name: str) -> Device:
     """A device of `DEVICES`.
 

@@ -4,7 +4,7 @@ With P parameters, of which T are trained, on N devices (ZeRO: Rajbhandari et al
 
 | layout | parameters | gradients | optimizer | working memory |
 |---|---|---|---|---|
-| `ddp` | P | T | state | buckets: T once more (DDP's documentation, `gradient_as_bucket_view`); the half-precision copies |
+| `ddp` | P | T, in DDP's buckets (its documentation, `gradient_as_bucket_view`) | state | the half-precision copies |
 | `zero1` | P | T | state / N | one bucket |
 | `zero2` | P | T / N | state / N | one bucket |
 | `fsdp` (= ZeRO-3) | P / N | T / N | state / N | what is gathered: everything outside the layers, and two layers |
@@ -128,7 +128,7 @@ def layout_memory(layout: str, need: Needs, devices: int, available: int | None 
     width = 2 if need.half else 4
     activations = need.activations
     if layout == "ddp":
-        working = (2 * need.matrices if need.half else 0) + (4 * need.trained if devices > 1 else 0) + need.averages
+        working = (2 * need.matrices if need.half else 0) + need.averages
         sizes = (4 * need.parameters, 4 * need.trained, need.optimizer, activations + need.autocast_extra, working)
     elif layout in ("zero1", "zero2"):
         state = need.optimizer + (4 * need.trained if need.half else 0)

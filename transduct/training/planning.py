@@ -25,7 +25,7 @@ from transduct.presets import config_from_folder, model_without_weights
 from transduct.training.adapters import prepare_weights
 from transduct.training.arguments import NO_LIMIT_OF_EPOCHS, TransductTrainingArguments
 from transduct.training.checks import check_count, check_number, in_section
-from transduct.training.devices import device_named
+from transduct.training.devices import device_named, slowest_with
 from transduct.training.layouts import LAYOUTS, LayoutMemory, layout_memory, needs
 from transduct.training.recipe import Recipe, preset_config
 from transduct.training.recipe_data import model_kind
@@ -48,7 +48,7 @@ class PlanOptions:
     gpu: str | None = None
     """A name of `devices.DEVICES`, which gives `flops` and `gpu_memory`."""
     gpu_memory: float | None = None
-    """GiB of one device."""
+    """GiB of one device. Without `gpu` and `flops` it is taken for the slowest known one of this size."""
     flops: float | None = None
     """Peak floating-point operations a second of one device."""
     utilisation: float = 0.4
@@ -255,7 +255,7 @@ def vocabulary(recipe: Recipe, vocab_size: int | None = None) -> dict[str, int |
     for folder in (Path(recipe.output) / "tokenizer", Path(ordered.get("from_pretrained") or "/nonexistent")):
         if folder.is_dir():
             register()
-            tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+            tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             separate = bool(getattr(tokenizer, "separate_vocabularies", False))
             return {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.decoder_vocab_size if separate else None}
     if ordered.get("vocab_size") is None:
@@ -343,10 +343,17 @@ def _steps(args: TransductTrainingArguments, per_epoch: int | None, steps_per_se
 def _flops_per_second(args: TransductTrainingArguments, options: PlanOptions, half: str | None) -> float | None:
     """Of all devices together, at the assumed utilisation."""
     peak = options.flops
-    if peak is None and options.gpu is not None:
-        device = device_named(options.gpu)
+    if peak is None and (name := options.gpu or _assumed(options)) is not None:
+        device = device_named(name)
         peak = device.half if half else device.tf32 if args.tf32 else device.single
     return None if peak is None else peak * options.utilisation * options.gpus
+
+
+def _assumed(options: PlanOptions) -> str | None:
+    """The device whose peak is taken, where memory alone is told."""
+    if options.gpu is not None or options.flops is not None or options.gpu_memory is None:
+        return None
+    return slowest_with(options.gpu_memory)
 
 
 def _available(options: PlanOptions) -> int | None:
@@ -370,6 +377,8 @@ def _say_what_is_missing(
         notes.append("hours need --flops, the peak of one device, or --gpu, its name")
     else:
         notes.append(f"{rate / options.gpus:.3g} FLOP/s a device: {options.utilisation:.0%} of its peak")
+    if (assumed := _assumed(options)) is not None:
+        notes.append(f"the peak is that of {assumed}, the slowest known here with {options.gpu_memory:g} GiB: --gpu names yours")
     if steps is None:
         notes.append("the number of steps is open: give --examples for epochs, or --flops for a budget of minutes")
     if _available(options) is None:

@@ -25,6 +25,12 @@ def expect_all_gradients(args: Any, config: Any) -> None:
         args.ddp_find_unused_parameters = False
 
 
+def keep_gradients_in_buckets(trainer: Any) -> None:
+    """Let DDP send gradients from where they are, instead of copying all of them into buckets and back for each update."""
+    if trainer.accelerator.ddp_handler is not None:
+        trainer.accelerator.ddp_handler.gradient_as_bucket_view = True
+
+
 def keep_tied_weights_together(trainer: Any) -> None:
     """Let FSDP2 split a model some of whose modules share a weight, as embeddings and the output projection do.
 

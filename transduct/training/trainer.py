@@ -18,7 +18,7 @@ from transduct.training.evaluation import ExactEvaluation
 from transduct.training.faults import watch_for_faults
 from transduct.training.loading import budgeted_loader, draw_apart, seed_workers_apart
 from transduct.training.moving_average import average_in_use
-from transduct.training.processes import keep_tied_weights_together
+from transduct.training.processes import keep_gradients_in_buckets, keep_tied_weights_together
 from transduct.training.schedules import BudgetedLR, schedule_function
 from transduct.training.sharing import SharingTrainer
 from transduct.training.throughput import TokenCounter
@@ -37,6 +37,7 @@ class TransductTrainer(SharingTrainer):
             ValueError: if `label_smoothing_factor` would make other options of the loss ignored ones.
         """
         keep_tied_weights_together(self)
+        keep_gradients_in_buckets(self)
         refuse_ignored_loss(self)
         if isinstance(self.args, TransductTrainingArguments):
             TokenCounter.watch(self)

@@ -1,7 +1,8 @@
-"""English at hand everywhere: the docstrings of installed packages, as documents, and as two tasks.
+"""English at hand everywhere: the docstrings of installed packages, as documents, and as three tasks.
 
 - `documents`: docstrings without their examples and tables, one a document, for a pre-training objective.
 - `corrections`: a sentence in small letters without marks -> the sentence.
+- `gaps`: a sentence with a mark in place of each of its articles, prepositions, conjunctions and forms of "be" -> those words.
 - `summaries`: what a docstring says, cut after some words -> its first sentence.
 
 Files are parsed, never imported. A file belongs to one split by the first 8 hexadecimal digits of the SHA-256 of its name, modulo
@@ -14,11 +15,17 @@ import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 PACKAGES = ("numpy", "torch", "transformers")
 WORDS = 50
 """Of a text that is to be summarised."""
+GAP = "_"
+SMALL_WORDS = frozenset([
+    "a", "an", "the", "this", "that", "of", "in", "on", "at", "to", "for", "from", "by", "with", "as", "into", "over", "between",
+    "and", "or", "if", "when", "while", "than", "but", "not", "is", "are", "be", "was", "were",
+])  # fmt: skip
 
 
 def documents(split: str, most: int | None = None, packages: Sequence[str] = PACKAGES) -> Iterator[str]:
@@ -31,10 +38,22 @@ def documents(split: str, most: int | None = None, packages: Sequence[str] = PAC
 
 def corrections(split: str, most: int | None = None, packages: Sequence[str] = PACKAGES) -> Iterator[tuple[str, str]]:
     """(a sentence's letters and digits, the sentence), at most `most`, each once, and none that training texts hold, too."""
-    known = set() if split == "train" else set(_sentences("train", tuple(packages)))
-    found = [sentence for sentence in _sentences(split, tuple(packages)) if sentence not in known]
-    for sentence in found[:most]:
+    for sentence in _new_sentences(split, tuple(packages))[:most]:
         yield " ".join(re.findall(r"[^\W_]+", sentence.lower())), sentence
+
+
+def gaps(split: str, most: int | None = None, packages: Sequence[str] = PACKAGES) -> Iterator[tuple[str, str]]:
+    """(a sentence without its small words, those words), at most `most`, of sentences with three gaps or more."""
+    found = (with_gaps(sentence) for sentence in _new_sentences(split, tuple(packages)))
+    yield from islice((pair for pair in found if pair[0].split().count(GAP) >= 3), most)
+
+
+def with_gaps(sentence: str) -> tuple[str, str]:
+    """ "The sum of a row." -> ("_ sum _ _ row.", "the of a")."""
+    words = sentence.split()
+    small = [word.lower() in SMALL_WORDS for word in words]
+    source = " ".join(GAP if gap else word for word, gap in zip(words, small, strict=True))
+    return source, " ".join(word.lower() for word, gap in zip(words, small, strict=True) if gap)
 
 
 def summaries(split: str, most: int | None = None, packages: Sequence[str] = PACKAGES) -> Iterator[tuple[str, str]]:
@@ -70,6 +89,12 @@ def _texts(split: str, packages: tuple[str, ...]) -> tuple[str, ...]:
                 for text in _docstrings(path):
                     found.setdefault(text, hashlib.sha256(text.encode()).hexdigest())
     return tuple(sorted(found, key=lambda text: found[text]))
+
+
+def _new_sentences(split: str, packages: tuple[str, ...]) -> list[str]:
+    """The sentences of a split that training texts do not hold, too."""
+    known = set() if split == "train" else set(_sentences("train", packages))
+    return [sentence for sentence in _sentences(split, packages) if sentence not in known]
 
 
 def _sentences(split: str, packages: tuple[str, ...]) -> list[str]:

@@ -13,6 +13,7 @@ that were not done before their own limit once more, with it.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ class CTranslate2Model:
         """
         settings = self._settings(options)
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        sources = [row[kept.bool()].tolist() for row, kept in zip(input_ids, mask, strict=True)]
+        sources = [list(compress(*row)) for row in zip(input_ids.tolist(), mask.tolist(), strict=True)]
         search, limits = self._search(settings), self._limits(settings, [len(source) for source in sources])
         if search.wanted > 1 or len(set(limits)) > 1:  # all that the search has found: they tell when it was done
             search = replace(search, returned=search.beams)

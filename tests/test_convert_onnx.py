@@ -3,6 +3,9 @@
 An export takes seconds, so that one model serves most tests, and the architectures are slow ones.
 """
 
+from contextlib import redirect_stdout
+from io import StringIO
+
 import pytest
 import torch
 
@@ -12,8 +15,9 @@ from tiny_translation import TEXTS, tiny_translation
 from transduct import TransductForConditionalGeneration
 from transduct.cli.main import run
 from transduct.convert import to_onnx
-from transduct.convert.engine_folders import compare
+from transduct.convert.engine_folders import compare, sample, token_log_probs
 from transduct.convert.onnx import DecoderStep, EncoderGraph
+from transduct.decoding import beam_search
 from transduct.decoding.engines import load_engine
 
 T5 = dict(positions="relative_bias", norm="rmsnorm", norm_position="pre", attention_scale="none", scale_embeddings=False)
@@ -35,23 +39,33 @@ EXPORTED = ("umt5", "blenderbot small", "rotary, grouped heads, wide values")
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A model, its tokenizer and the result of its export by the command."""
+    """A model, its tokenizer, the folder of its export by the command, and what that printed."""
     model, tokenizer = tiny_translation(end=2.0, encoder_layers=1)
     folder = tmp_path_factory.mktemp("onnx")
     model.save_pretrained(folder / "ours")
     tokenizer.save_pretrained(folder / "ours")
-    assert run(["export", str(folder / "ours"), str(folder / "out"), "--to", "onnx"]) == 0
-    return model, tokenizer, folder / "out"
+    with redirect_stdout(StringIO()) as printed:
+        assert run(["export", str(folder / "ours"), str(folder / "out"), "--to", "onnx"]) == 0
+    return model, tokenizer, folder / "out", printed.getvalue()
 
 
 @pytest.mark.slow
 def test_the_command_and_its_files(exported, capsys, tmp_path):
-    model, tokenizer, folder = exported
+    model, tokenizer, folder, printed = exported
     names = {path.name for path in folder.iterdir()}
     assert {"encoder.onnx", "decoder.onnx", "config.json", "generation_config.json", "tokenizer.json", "README.md"} <= names
+    sources, targets = sample(model, 0)
+    each = (token_log_probs(one, sources, targets) for one in (model, load_engine(folder)))
+    gaps = [abs(one - other) for rows in zip(*each, strict=True) for one, other in zip(*rows, strict=True)]
     card = (folder / "README.md").read_text()
     assert "weights are stored as float32" in card
-    assert "beam-4 ids: identical for 8 of 8 sources" in card
+    for line in (
+        f"log-probabilities of {len(gaps)} tokens of 8 random pairs: they differ by {max(gaps):.1e} at most, "
+        f"{sum(gaps) / len(gaps):.1e} on average",
+        "beam-4 ids: identical for 8 of 8 sources",
+    ):
+        assert line in printed
+        assert line in card
     lines = tmp_path / "lines"
     lines.write_text("hello there.\n\nabc\n")
     capsys.readouterr()
@@ -74,7 +88,7 @@ def test_the_command_and_its_files(exported, capsys, tmp_path):
     ids=str,
 )
 def test_translates_as_we_do(exported, options):
-    model, tokenizer, folder = exported
+    model, tokenizer, folder, _ = exported
     ours, theirs = (transduct.translate(each, tokenizer, TEXTS, return_scores=True, **options) for each in (model, folder))
     for want, got in zip(ours, theirs, strict=True):
         for one, other in zip(*([each] if not isinstance(each, list) else each for each in (want, got)), strict=True):
@@ -84,7 +98,7 @@ def test_translates_as_we_do(exported, options):
 
 @pytest.mark.slow
 def test_generate_and_score(exported):
-    model, tokenizer, folder = exported
+    model, tokenizer, folder, _ = exported
     engine = load_engine(folder)
     for texts in (["abc", "hello there.", "a"], ["abc"]):
         source = tokenizer(texts, return_tensors="pt", padding=True)
@@ -94,10 +108,69 @@ def test_generate_and_score(exported):
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
     with pytest.raises(ValueError, match="there are no targets"):
         engine(**source)
-    with pytest.raises(ValueError, match="engine='onnx' tells no attention"):
-        transduct.translate(engine, tokenizer, ["abc"], return_alignments=True)
-    with pytest.raises(ValueError, match="the model is a OnnxModel, which reads one token a step: drafts need a model of torch"):
-        transduct.translate(engine, tokenizer, ["abc"], drafts=True)
+
+
+@pytest.mark.slow
+def test_ensembles(exported, tmp_path):
+    """Whoever is first, the vote is the same; of an export with itself nothing comes but what it says alone."""
+    model, tokenizer, folder, _ = exported
+    engine, (another, _) = load_engine(folder), tiny_translation(seed=9, end=2.0)
+
+    def found(first, *others, **options):
+        return transduct.translate(first, tokenizer, TEXTS, ensemble=list(others), return_scores=True, **options)
+
+    for options in (dict(ensemble_mean="log", num_beams=2), dict(num_beams=1), dict(do_sample=True, seed=3, top_k=0)):
+        want = found(model, another, **options)
+        assert [each.text for each in want] != [each.text for each in found(model, model, **options)]
+        for got in (found(engine, another, **options), found(another, engine, **options)):
+            assert [each.token_ids for each in got] == [each.token_ids for each in want]
+            assert [each.score for each in got] == pytest.approx([each.score for each in want], abs=1e-4)
+    alone = transduct.translate(engine, tokenizer, TEXTS, return_scores=True)
+    itself = found(engine, engine)
+    assert [each.token_ids for each in itself] == [each.token_ids for each in alone]
+    assert [each.score for each in itself] == pytest.approx([each.score for each in alone], abs=1e-5)
+    for part in (another, tokenizer):
+        part.save_pretrained(tmp_path / "another")
+    (tmp_path / "lines").write_text("".join(f"{text}\n" for text in TEXTS))
+    files = ["--input", str(tmp_path / "lines"), "--output", str(tmp_path / "out")]
+    assert run(["translate", str(folder), *files, "--ensemble", str(tmp_path / "another"), "--beams", "2"]) == 0
+    assert (tmp_path / "out").read_text().splitlines() == [each.text for each in found(model, another, num_beams=2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [dict(cache_implementation="static"), dict(use_cache=False)], ids=str)
+def test_caches(exported, options):
+    model, tokenizer, folder, _ = exported
+    engine, source = load_engine(folder), tokenizer(["abc", "hello there.", "a"], return_tensors="pt", padding=True)
+    for more in ({}, dict(custom_generate=beam_search), dict(num_beams=3), dict(num_beams=3, custom_generate=beam_search)):
+        want = model.generate(**source, max_new_tokens=12, **more)
+        assert engine.generate(**source, max_new_tokens=12, **more, **options).tolist() == want.tolist()
+
+
+@pytest.mark.slow
+def test_refuses_what_the_graphs_do_not_tell(exported):
+    model, tokenizer, folder, _ = exported
+    engine, source = load_engine(folder), dict(tokenizer(["abc"], return_tensors="pt"))
+    told = "engine='onnx' tells no attention: alignments, coverage and replace_unknown need the model itself"
+    for options in (dict(return_alignments=True), dict(replace_unknown=True), dict(coverage_penalty=0.1)):
+        with pytest.raises(ValueError, match=told):
+            transduct.translate(engine, tokenizer, ["abc"], **options)
+    for who, drafts, first in (("the model", True, engine), ("draft_model", engine, model)):
+        with pytest.raises(ValueError, match=f"{who} is a OnnxModel, which reads one token a step: drafts need a model of torch"):
+            transduct.translate(first, tokenizer, ["abc"], drafts=drafts)
+    for options, message in (
+        (dict(output_attentions=True), "engine='onnx' cannot be had with output_attentions: its graphs tell logits alone"),
+        (dict(output_hidden_states=True), "cannot be had with output_hidden_states"),
+        (dict(decoder_attention_mask=torch.ones(1, 1, dtype=torch.long)), "decoder_attention_mask"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            engine.generate(**source, max_new_tokens=3, return_dict_in_generate=True, **options)
+    with pytest.raises(ValueError, match="engine='onnx' cannot be had with labels"):
+        engine(**source, labels=source["input_ids"])
+    with pytest.raises(ValueError, match=r"not used by the model: \['inputs_embeds'\]"):
+        engine.generate(inputs_embeds=torch.zeros(1, 3, 16), max_new_tokens=3)
+    with pytest.raises(ValueError, match="models with source vocabularies 40 and 41 cannot go together"):
+        transduct.translate(engine, tokenizer, ["abc"], ensemble=[build(TransductForConditionalGeneration, tiny(vocab_size=41))])
 
 
 @pytest.mark.slow

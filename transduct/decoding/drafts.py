@@ -172,6 +172,8 @@ def _check(model: Any, draft_model: Any, processors: RowProcessors, config: Any,
             raise ValueError(f"{name} is a {type(each).__name__}, which is no model: load it first")
         if each is not None and not (each.config.model_type == "transduct" and each.config.is_encoder_decoder):
             raise ValueError(f"{name} is a {type(each).__name__}: greedy_with_drafts needs encoder-decoders of transduct")
+        if each is not None and not hasattr(each, "parameters"):
+            raise ValueError(f"{name} is a {type(each).__name__}, which tells no logits: drafts need a model of torch")
         if each is not None and next(each.parameters(), None) is None:
             raise ValueError(f"{name} is a {type(each).__name__}, which reads one token a step: drafts need a model of torch")
     if names := processors.with_memory():

@@ -127,6 +127,8 @@ def _check_member(model: Any, other: Any) -> None:
         raise ValueError(f"ensemble holds a {type(other).__name__}, which is no model: load it first")
     if not other.config.is_encoder_decoder:
         raise ValueError(f"ensemble holds a {type(other).__name__}, which is no encoder-decoder")
+    if not hasattr(other, "get_output_embeddings"):
+        raise ValueError(f"ensemble holds a {type(other).__name__}, which tells no logits: use a model of torch or of ONNX")
     for what, get in (
         ("source vocabularies", lambda each: each.get_input_embeddings().weight.shape[0]),
         ("target vocabularies", lambda each: each.get_output_embeddings().weight.shape[0]),

@@ -1,7 +1,8 @@
 """A folder of `convert.to_onnx` as a model of transformers, whose encoder and decoder run in ONNX Runtime.
 
-All that works step by step works with it: `generate` with any of its options, the searches of this package, `score`. What needs
-the inside of the model (attention weights, gradients, losses) does not. Sources keep their cross-attention once for all their
+All that works step by step works with it: `generate`, the searches of this package, ensembles with others or with models of
+torch, `score`. Refused by name is what the graphs do not tell: attention weights (alignments, coverage, unknown words replaced),
+hidden states, losses, several tokens a step (drafts), sources of embeddings. Sources keep their cross-attention once for all their
 beams, as in our own models.
 """
 
@@ -95,8 +96,12 @@ class OnnxModel(TransductGenerationMixin, TransductPreTrainedModel):
     def get_encoder(self, modality: str | None = None) -> nn.Module:
         return self.encoder
 
+    def get_input_embeddings(self) -> nn.Module:
+        """A matrix that tells the size of the source's vocabulary alone."""
+        return nn.Embedding(self.config.vocab_size, 1, device="meta")
+
     def get_output_embeddings(self) -> nn.Module:
-        """A matrix that tells the size of the vocabulary alone."""
+        """The same of the target's."""
         return nn.Linear(1, self.config.resolved_decoder_vocab_size, bias=False, device="meta")
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
@@ -113,13 +118,21 @@ class OnnxModel(TransductGenerationMixin, TransductPreTrainedModel):
         past_key_values: EncoderDecoderCache | None = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
+        **others: Any,
     ) -> Seq2SeqLMOutput:
         """Logits (B*N, T, V) of T target tokens (B*N, T), one step after the other; N consecutive rows share a source.
 
         Args:
             input_ids, attention_mask: (B, S), or `encoder_outputs` in place of the ids.
             cache, or past_key_values: of an earlier call, whose part of the target alone is used.
+            use_cache: False: none is returned.
+            others: what `forward` of our models takes besides, for which there must be no value.
+
+        Raises:
+            ValueError: without targets, and for what the graphs do not tell.
         """
+        if wanted := sorted(name for name, value in others.items() if value is not None and value is not False):
+            raise ValueError(f"engine='onnx' cannot be had with {', '.join(wanted)}: its graphs tell logits alone")
         if decoder_input_ids is None:
             raise ValueError("there are no targets: pass decoder_input_ids")
         source = self.encoder(input_ids, attention_mask) if encoder_outputs is None else encoder_outputs
@@ -128,7 +141,7 @@ class OnnxModel(TransductGenerationMixin, TransductPreTrainedModel):
         if attention_mask is None:
             attention_mask = torch.ones(source[0].shape[:2], dtype=torch.long)
         logits = [self.step(tokens, attention_mask, source, cache) for tokens in decoder_input_ids.split(1, dim=1)]
-        return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), cache=cache)
+        return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), cache=None if use_cache is False else cache)
 
     def step(self, tokens: torch.Tensor, mask: torch.Tensor, source: EncodedSource, cache: EncoderDecoderCache) -> torch.Tensor:
         """Logits (B*N, 1, V) after one more token (B*N, 1) in each row, whose keys and values go into the cache."""
@@ -139,8 +152,9 @@ class OnnxModel(TransductGenerationMixin, TransductPreTrainedModel):
         inputs = {"decoder_input_ids": tokens.view(shape), "attention_mask": mask.long()}
         for index, pair in enumerate(zip(source.cross_keys, source.cross_values, strict=True)):
             inputs |= {f"{name}.{index}": each for name, each in zip(("cross_keys", "cross_values"), pair, strict=True)}
-            if len(own.layers) > index and own.layers[index].get_seq_length():
-                past = [each.unflatten(0, shape) for each in (own.layers[index].keys, own.layers[index].values)]
+            length = int(own.layers[index].get_seq_length()) if len(own.layers) > index else 0
+            if length:  # a cache of fixed size has room behind it
+                past = [each[:, :, :length].unflatten(0, shape) for each in (own.layers[index].keys, own.layers[index].values)]
             else:
                 past = [torch.zeros(*shape, groups, 0, width) for groups, width in self.pasts]
             inputs |= {f"{name}.{index}": each for name, each in zip(("keys", "values"), past, strict=True)}

@@ -2,8 +2,8 @@
 
 All that works step by step works with it: `generate`, the searches of this package, ensembles with others or with models of
 torch, `score`. Refused by name is what the graphs do not tell: attention weights (alignments, coverage, unknown words replaced),
-hidden states, losses, several tokens a step (drafts), sources of embeddings. Sources keep their cross-attention once for all their
-beams, as in our own models.
+hidden states, losses, several tokens a step (drafts), sources of embeddings. Sources keep their cross-attention once for all
+their beams, as in our own models.
 """
 
 from dataclasses import dataclass

@@ -3,14 +3,18 @@
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
+from configs import build, tiny
 from tiny_tokenizers import write_tokenizer
 from tiny_translation import tiny_translation
-from transduct import TransductTokenizer, translate
+from transduct import TransductForConditionalGeneration, TransductTokenizer, translate
+from transduct.cli.main import run
+from transduct.decoding import beam_search
 from transduct.decoding.alignments import (
     AlignmentOptions,
     attended,
@@ -20,6 +24,7 @@ from transduct.decoding.alignments import (
     target_units,
     with_unknown_replaced,
 )
+from transduct.decoding.attention_maps import attention_map
 from transduct.decoding.cross_attention import mean_attention
 
 TEXT = "The field, of course; is  valid"
@@ -131,18 +136,136 @@ def test_padding_does_not_move_alignments(side):
         assert any(each.alignment for each in found)
 
 
-@pytest.mark.slow
-def test_a_model_that_reverses_aligns_along_the_anti_diagonal():
+CHOICES = [(None, None), (0, None), (0, [1]), (1, [2]), (-2, [0, 3])]
+"""Layers and heads; the model has two layers of four heads."""
+
+
+def test_translate_reads_the_layer_and_the_heads_that_it_is_told():
+    model, tokenizer = tiny_translation()
+    text = "hello there you"
+    found = {}
+    for layer, heads in CHOICES:
+        options = dict(return_alignments="tokens", alignment_layer=layer, alignment_heads=heads, max_length_by_source=(1, 0))
+        (each,) = translate(model, tokenizer, [text], **options)
+        weights = attention_map(model, tokenizer, text, each.token_ids).mean(-1 if layer is None else layer, heads)  # (T, S)
+        chosen = weights[:, : len(text)].argmax(-1).tolist()  # no letter is aligned with the end of the source
+        letters = [place for place, token in enumerate(each.token_ids) if token != tokenizer.eos_token_id]
+        assert each.alignment == tuple(sorted((chosen[place], place) for place in letters))
+        found[str((layer, heads))] = each.alignment
+    assert len(set(found.values())) == len(CHOICES)  # no two of them are alike here
+
+
+def test_unknown_words_are_those_that_the_chosen_heads_look_at():
+    """The model writes nothing but unknown words."""
+    tokenizer = TransductTokenizer.train(iter(["red green blue"]), kind="words")
+    model = build(TransductForConditionalGeneration, tiny(vocab_size=len(tokenizer), logits_bias=True), dtype=torch.float32)
+    with torch.no_grad():
+        model.lm_head.bias[tokenizer.unk_token_id] = 1e4
+    source = "red mauve green pink blue"
+    texts = set()
+    for layer, heads in CHOICES:
+        options = dict(replace_unknown=True, return_scores=True, alignment_layer=layer, alignment_heads=heads)
+        (found,) = translate(model, tokenizer, [source], num_beams=1, max_length_by_source=(0, 4), **options)
+        weights = attention_map(model, tokenizer, source, found.token_ids).mean(-1 if layer is None else layer, heads)  # (4, 6)
+        assert found.text.split() == [source.split()[place] for place in weights[:, :5].argmax(-1).tolist()]
+        assert found.alignment is None
+        texts.add(found.text)
+    assert len(texts) > 1
+
+
+# ---- what a search looked at --------------------------------------------------------------------------------------
+def recorded(model, inputs, layer: int, **options):
+    """Hypotheses of each source, tokens -> weights (T, S) of a layer's cross-attention as each token was chosen.
+
+    They are taken from the passes of the search itself, and followed along the beams that an observer is shown.
+    """
+    told: list[torch.Tensor] = []
+    steps: list[Any] = []
+    hook = model.register_forward_hook(
+        lambda module, args, output: told.append(output.cross_attentions[layer][:, :, -1].mean(1))  # (B*N, S)
+    )
+    options |= dict(observer=steps.append, coverage_penalty=1e-12)  # coverage lets each step tell its attention
+    model.generate(**inputs, custom_generate=beam_search, **options)
+    hook.remove()
+    sources, beams = len(inputs["input_ids"]), options["num_beams"]
+    assert len(told) == len(steps) > 1
+    running = {source: [((), ())] * beams for source in range(sources)}
+    found: dict[int, dict[tuple[int, ...], torch.Tensor]] = {source: {} for source in range(sources)}
+    for weights, step in zip(told, steps, strict=True):
+        for row, source in enumerate(step.sources.tolist()):
+            every = []
+            for origin, token in zip(step.origins[row].tolist(), step.tokens[row].tolist(), strict=True):
+                ids, seen = running[source][origin] if origin < len(running[source]) else ((), ())  # of no beam that is there
+                every.append(((*ids, token), (*seen, weights[row * beams + origin])))
+            found[source] |= {ids: torch.stack(seen) for (ids, seen), end in zip(every, step.ended[row], strict=True) if end}
+            running[source] = [every[place] for place in step.kept[row].tolist() if place >= 0]
+    return found
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_alignments_are_what_the_search_looked_at(layer):
+    """A pass over a hypothesis that is given sees the attention that the search paid along its surviving beam."""
+    model, tokenizer = tiny_translation(end=1.0)
+    texts = ["abc de", "hello there you all.", "x y z"]
+    options = dict(num_beams=3, num_return_sequences=3, max_new_tokens=9)
+    inputs = tokenizer(texts, return_tensors="pt", padding=True)
+    paid = recorded(model, dict(inputs), layer, **options)
+    together = translate(model, tokenizer, texts, return_alignments="tokens", alignment_layer=layer, **options)
+    for source, (text, hypotheses) in enumerate(zip(texts, together, strict=True)):
+        for each in hypotheses:
+            weights = paid[source][each.token_ids][:, : len(text) + 1]  # (T, S), without padding
+            torch.testing.assert_close(weights, attention_map(model, tokenizer, text, each.token_ids).mean(layer))
+            chosen = weights[:, : len(text)].argmax(-1).tolist()
+            letters = [place for place, token in enumerate(each.token_ids) if token != tokenizer.eos_token_id]
+            assert each.alignment == tuple(sorted((chosen[place], place) for place in letters))
+    assert any(len(each.token_ids) > 3 for hypotheses in together for each in hypotheses)
+
+
+# ---- a model that reverses ----------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def reversal(tmp_path_factory):
+    """The example, its model when it has learnt to reverse, a tokenizer whose words are its symbols, and a folder of both."""
     specification = importlib.util.spec_from_file_location("reversal", Path(__file__).parents[1] / "examples" / "reversal.py")
-    reversal = importlib.util.module_from_spec(specification)
-    sys.modules["reversal"] = reversal
-    specification.loader.exec_module(reversal)
+    example = importlib.util.module_from_spec(specification)
+    sys.modules["reversal"] = example
+    specification.loader.exec_module(example)
+    tokenizer = TransductTokenizer.train(iter([" ".join("abcdefghijklmnop"[: example.SYMBOLS])]), kind="words")
+    example.FIRST_SYMBOL = tokenizer.unk_token_id + 1  # behind the tokenizer's own
+    assert len(tokenizer) == example.FIRST_SYMBOL + example.SYMBOLS
     torch.manual_seed(0)
-    model = reversal.small_model("sinusoidal")
-    reversal.train(model, 400, 64, 100, torch.Generator().manual_seed(0))
-    model.eval()
-    sources, targets = reversal.examples(100, torch.Generator().manual_seed(1))
+    model = example.small_model("sinusoidal")
+    example.train(model, 400, 64, 100, torch.Generator().manual_seed(0))
+    folder = tmp_path_factory.mktemp("reversal")
+    for part in (model.eval(), tokenizer):
+        part.save_pretrained(folder)
+    return example, model, tokenizer, folder
+
+
+@pytest.mark.slow
+def test_a_model_that_reverses_aligns_along_the_anti_diagonal(reversal):
+    example, model, _, _ = reversal
+    sources, targets = example.examples(100, torch.Generator().manual_seed(1))
     options = AlignmentOptions("tokens")
-    chosen = attended(model, {"input_ids": sources}, sources != reversal.END, targets.tolist(), reversal.PAD, options)
+    chosen = attended(model, {"input_ids": sources}, sources != example.END, targets.tolist(), example.PAD, options)
     right = torch.tensor(chosen)[:, :-1] == torch.arange(9, -1, -1)
     assert right.float().mean() > 0.99
+
+
+@pytest.mark.slow
+def test_alignments_of_its_translations_are_the_anti_diagonal(reversal, tmp_path):
+    """By `translate` and by the command, in Pharaoh's form."""
+    example, model, tokenizer, folder = reversal
+    sources, targets = example.examples(100, torch.Generator().manual_seed(2))
+    texts, wanted = (tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in (sources, targets))
+    found = translate(model, tokenizer, texts, return_alignments=True)
+    right = [each for each, text in zip(found, wanted, strict=True) if each.text == text]
+    assert len(right) >= 99
+    pairs_of = [pair for each in right for pair in each.alignment]
+    assert sum(source == 9 - target for source, target in pairs_of) > 0.99 * len(pairs_of)
+    assert {target for _, target in pairs_of} == set(range(10))
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
+    arguments = ["translate", str(folder), "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
+    assert run([*arguments, "--alignments", "words"]) == 0
+    lines = [line.split("\t") for line in (tmp_path / "out.txt").read_text().splitlines()]
+    assert [text for text, _ in lines] == [each.text for each in found]
+    assert sum(written == "0-9 1-8 2-7 3-6 4-5 5-4 6-3 7-2 8-1 9-0" for _, written in lines) > 90

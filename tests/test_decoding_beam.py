@@ -1,7 +1,6 @@
 """Beam search: what transformers' search gives, what a naive search and brute force give, and less work than theirs."""
 
 import copy
-from collections.abc import Callable
 from contextlib import contextmanager
 from functools import cache
 from itertools import product
@@ -10,7 +9,8 @@ import pytest
 import torch
 from transformers import EosTokenCriteria, StoppingCriteria, StoppingCriteriaList
 
-from configs import END, SCHEMES, START, build, name, pad_rows, tiny, words
+from configs import END, SCHEMES, build, name, pad_rows, tiny, words
+from naive_search import NORMALIZATIONS, count_rows, decode, log_probabilities, naive_search, never_done, scoring_of, tiny_model
 from published import FAMILIES, pair
 from transduct import TransductForCausalLM, TransductForConditionalGeneration
 from transduct.decoding import beam_search
@@ -20,15 +20,6 @@ from transduct.decoding.search import STOPPING
 
 SOURCES = [torch.randint(3, 38, (length,), generator=torch.Generator().manual_seed(length)) for length in (9, 4, 6)]
 PROMPTS = torch.tensor([[7, 8], [9, 9], [5, 6]])
-NORMALIZATIONS = [
-    {"length_normalization": "hf", "length_penalty": 1.0},
-    {"length_normalization": "hf", "length_penalty": -0.5},
-    {"length_normalization": "gnmt", "length_penalty": 0.6},
-    {"length_normalization": "sockeye", "length_penalty": 1.0, "length_offset": 2.0},
-    {"length_normalization": "none"},
-    {"length_normalization": "hf", "length_penalty": 0.0, "word_reward": 0.7},
-    {"length_normalization": "none", "word_reward": -0.4},
-]
 
 
 class EndsAtAMultiple(StoppingCriteria):
@@ -95,8 +86,11 @@ def test_ids_and_scores_of_transformers(family, whose, options):
 
 
 @pytest.mark.parametrize("beams", range(1, 9))
-def test_any_number_of_beams(beams):
-    model = models("bart")[1]
+@pytest.mark.parametrize("whose", ["theirs", "ours"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_number_of_beams(family, whose, beams):
+    """Of all families, of transformers' own models and of ours with the same weights."""
+    model = models(family)[whose == "ours"]
     assert_same(*both(model, **inputs_of(model), num_beams=beams, num_return_sequences=(beams + 1) // 2))
 
 
@@ -168,79 +162,42 @@ def test_without_an_end_token_every_hypothesis_has_the_most_tokens():
 
 
 # ---- as a naive search and as brute force -------------------------------------------------------------------------
-def log_probabilities(model, source: torch.Tensor) -> Callable[[tuple[int, ...]], list[float]]:
-    """Of the next token after given ones: one full pass without a cache for each."""
-
-    @cache
-    def following(prefix: tuple[int, ...]) -> list[float]:
-        with torch.no_grad():
-            logits = model(source[None], decoder_input_ids=torch.tensor([[START, *prefix]]), use_cache=False).logits[0, -1]
-        return logits.float().log_softmax(-1).tolist()
-
-    return following
-
-
-def naive_search(following, score, beams: int, most: int, stopping: str) -> list[tuple[float, tuple[int, ...]]]:
-    """Beam search as one would write it down: (score, tokens), best first. With "exact" it goes on to the most tokens."""
-    running: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
-    found: list[tuple[float, tuple[int, ...]]] = []
-    for length in range(1, most + 1):
-        every = [((*ids, token), total + more) for ids, total in running for token, more in enumerate(following(ids))]
-        every.sort(key=lambda each: -each[1])
-        ends = [ids[-1] == END or length == most for ids, _ in every]
-        finished = [each for each, end in zip(every[:beams], ends, strict=False) if end]
-        found = sorted(found + [(score(total, length), ids) for ids, total in finished], reverse=True)[:beams]
-        running = [each for each, end in zip(every, ends, strict=True) if not end][:beams]
-        if not running or (len(found) == beams and stopping == "first"):
-            break
-        if len(found) == beams and stopping == "heuristic" and score(running[0][1], length) <= found[-1][0]:
-            break
-    return found
-
-
-def scoring_of(options: dict) -> Callable[[float, int], float]:
-    """The formulas of the module's docstring, in plain Python."""
-    penalty, offset, reward = (options.get(key, 0.0) for key in ("length_penalty", "length_offset", "word_reward"))
-    divisors = {
-        "hf": lambda length: length**penalty,
-        "gnmt": lambda length: ((5 + length) / 6) ** penalty,
-        "sockeye": lambda length: ((offset + length) / (offset + 1)) ** penalty,
-        "none": lambda length: 1.0,
-    }
-    divisor = divisors[options["length_normalization"]]
-    return lambda total, length: total / divisor(length) + reward * length
-
-
-def tiny_model(vocabulary: int, seed: int):
-    model = build(TransductForConditionalGeneration, tiny(vocab_size=vocabulary, logits_bias=True), torch.float32, seed)
-    with torch.no_grad():
-        model.lm_head.bias[END] += 2.0
-    return model
-
-
-def decode(model, sources: list[torch.Tensor], **options):
-    """Scores and tokens of each source's hypotheses."""
-    ids, mask = pad_rows(sources)
-    wanted = options.get("num_return_sequences", 1)
-    output = model.generate(ids, attention_mask=mask, custom_generate=beam_search, return_dict_in_generate=True, **options)
-    rows = []
-    for row in output.sequences[:, 1:].tolist():
-        rows.append(tuple(row[: row.index(END) + 1] if END in row else row))
-    flat = list(zip(output.sequences_scores.tolist(), rows, strict=True))
-    return [flat[start : start + wanted] for start in range(0, len(flat), wanted)]
-
-
 @pytest.mark.parametrize("options", NORMALIZATIONS, ids=lambda options: "-".join(map(str, options.values())))
 @pytest.mark.parametrize("early_stopping", STOPPING, ids=str)
 def test_as_a_naive_search(options, early_stopping):
-    """With "never" the naive search goes on to the end: exact stopping gives what never stopping gives."""
+    """With "never" the naive search goes on to the end: exact stopping gives what never stopping gives, of one or several."""
     model = tiny_model(9, seed=3)
     sources = [words(1, length, seed=length, high=9)[0] for length in (5, 2, 4, 3)]
-    found = decode(model, sources, num_beams=3, max_new_tokens=9, early_stopping=early_stopping, **options)
-    for source, (best,) in zip(sources, found, strict=True):
-        want = naive_search(log_probabilities(model, source), scoring_of(options), 3, 9, STOPPING[early_stopping])[0]
-        assert best[1] == want[1]
-        assert best[0] == pytest.approx(want[0], abs=1e-5)
+    stopping, score = STOPPING[early_stopping], scoring_of(options)
+    want = [naive_search(log_probabilities(model, source), score, 3, 9, stopping) for source in sources]
+    for wanted in (1, 2, 3):
+        common = dict(num_beams=3, num_return_sequences=wanted, max_new_tokens=9, early_stopping=early_stopping)
+        for found, every in zip(decode(model, sources, **common, **options), want, strict=True):
+            assert [ids for _, ids in found] == [ids for _, ids in every[:wanted]]
+            assert [value for value, _ in found] == pytest.approx([value for value, _ in every[:wanted]], abs=1e-5)
+
+
+@pytest.mark.parametrize("options", NORMALIZATIONS, ids=lambda options: "-".join(map(str, options.values())))
+def test_exact_stopping_finds_what_a_search_finds_that_never_stops(options, monkeypatch):
+    """Of as many hypotheses as are asked for; the fewer these are, the earlier it stops."""
+    model = tiny_model(9, seed=3)
+    sources = [words(1, length, seed=length, high=9)[0] for length in (5, 2, 4, 3, 6, 1)]
+    common = dict(num_beams=4, max_new_tokens=24, early_stopping="never") | options
+    rows = count_rows(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(BeamSearch, "is_done", never_done)
+        want = decode(model, sources, num_return_sequences=4, **common)
+    assert len(rows) == 24
+    work = []
+    for wanted in (4, 3, 2, 1):
+        rows.clear()
+        for found, every in zip(decode(model, sources, num_return_sequences=wanted, **common), want, strict=True):
+            assert [ids for _, ids in found] == [ids for _, ids in every[:wanted]]
+            assert [value for value, _ in found] == pytest.approx([value for value, _ in every[:wanted]], abs=1e-5)
+        work.append(sum(rows))
+    assert work == sorted(work, reverse=True)
+    if options["length_normalization"] == "none":  # else a longer hypothesis may always have more to gain
+        assert work[3] < work[0] < 24 * 4 * len(sources)
 
 
 @pytest.mark.parametrize("options", NORMALIZATIONS, ids=lambda options: "-".join(map(str, options.values())))
@@ -261,8 +218,9 @@ def test_as_brute_force(options, early_stopping):
     (found,) = decode(model, [source], num_return_sequences=len(want), **common, **options)
     assert [ids for _, ids in found] == [ids for _, ids in want]
     assert [value for value, _ in found] == pytest.approx([value for value, _ in want], abs=1e-5)
-    ((best,),) = decode(model, [source], **common, **options)
-    assert best[1] == want[0][1]
+    for wanted in (1, 2, 7):
+        (found,) = decode(model, [source], num_return_sequences=wanted, **common, **options)
+        assert [ids for _, ids in found] == [ids for _, ids in want[:wanted]]
 
 
 def test_exact_stopping_stops_where_nothing_can_improve():
@@ -279,17 +237,6 @@ def test_exact_stopping_stops_where_nothing_can_improve():
 
 
 # ---- rows ---------------------------------------------------------------------------------------------------------
-def count_rows(model) -> list[int]:
-    """The rows of each pass through the decoder from now on."""
-    calls: list[int] = []
-    decoder = model.get_decoder()
-    decoder.register_forward_pre_hook(
-        lambda module, args, kwargs: calls.append(len(kwargs["input_ids"] if "input_ids" in kwargs else args[0])),
-        with_kwargs=True,
-    )
-    return calls
-
-
 @pytest.mark.parametrize("beams", [1, 3])
 def test_finished_sources_leave_the_batch(beams):
     """Each limit is reached by its own source, so the number of rows at each step is known."""

@@ -1,15 +1,28 @@
-"""The coverage penalty (arXiv 1609.08144, equation 14) against brute force with attention from full passes."""
+"""The coverage penalty (arXiv 1609.08144, equation 14) against brute force and a naive search with attention from full passes."""
 
 import math
+from collections.abc import Callable
 from itertools import product
 
 import pytest
 import torch
 
 from configs import END, START, build, pad_rows, tiny, words
+from naive_search import (
+    NORMALIZATIONS,
+    Found,
+    count_rows,
+    decode,
+    log_probabilities,
+    naive_search,
+    never_done,
+    scoring_of,
+    tiny_model,
+)
 from published import pair
 from transduct import TransductForCausalLM, TransductForConditionalGeneration
 from transduct.decoding import beam_search
+from transduct.decoding.beam import BeamSearch
 
 MOST = 3
 
@@ -18,19 +31,27 @@ def small(vocabulary: int):
     return build(TransductForConditionalGeneration, tiny(vocab_size=vocabulary, logits_bias=True), torch.float32, seed=5)
 
 
-def brute_force(model, source, weight: float, layer: int, vocabulary: int) -> list[tuple[float, tuple[int, ...]]]:
-    """(score, tokens) of all hypotheses of at most MOST tokens, best first."""
-    others = [token for token in range(vocabulary) if token != END]
-    every = [(*ids, END) for length in range(MOST) for ids in product(others, repeat=length)] + list(product(others, repeat=MOST))
-    found = []
-    for ids in every:
+def penalty_of(model, source, weight: float, layer: int) -> Callable[[tuple[int, ...]], float]:
+    """What a hypothesis's score changes by, from one full pass over it."""
+
+    def penalty(ids: tuple[int, ...]) -> float:
         begun = torch.tensor([[START, *ids[:-1]]])
         with torch.no_grad():
-            output = model(source[None], decoder_input_ids=begun, output_attentions=True)
-        log_probs = output.logits[0].log_softmax(-1)
-        total = sum(log_probs[place, token].item() for place, token in enumerate(ids)) / len(ids)
-        paid = output.cross_attentions[layer][0].mean(0).sum(0).tolist()
-        found.append((total + weight * sum(math.log(min(each, 1.0)) for each in paid), ids))
+            paid = model(source[None], decoder_input_ids=begun, output_attentions=True).cross_attentions[layer][0]
+        return weight * sum(math.log(min(each, 1.0)) for each in paid.mean(0).sum(0).tolist())
+
+    return penalty
+
+
+def brute_force(model, source, weight: float, layer: int, vocabulary: int) -> Found:
+    """All hypotheses of at most MOST tokens."""
+    others = [token for token in range(vocabulary) if token != END]
+    every = [(*ids, END) for length in range(MOST) for ids in product(others, repeat=length)] + list(product(others, repeat=MOST))
+    following, penalty = log_probabilities(model, source), penalty_of(model, source, weight, layer)
+    found = []
+    for ids in every:
+        total = sum(following(ids[:place])[token] for place, token in enumerate(ids))
+        found.append((total / len(ids) + penalty(ids), ids))
     return sorted(found, reverse=True)
 
 
@@ -54,7 +75,44 @@ def test_as_brute_force(weight, layer):
         assert [ids for _, ids in brute_force(model, source, 0.0, layer, 4)] != [ids for _, ids in want]
 
 
-def test_batches_are_their_rows_and_exact_stopping_stays_exact():
+@pytest.mark.parametrize("options", NORMALIZATIONS, ids=lambda options: "-".join(map(str, options.values())))
+def test_exact_stopping_is_exact_as_a_naive_search_shows(options):
+    """The naive search goes on to the most tokens; a long hypothesis may yet have looked at what shorter ones left out."""
+    model = tiny_model(9, seed=3)
+    sources = [words(1, length, seed=length, high=9)[0] for length in (5, 2, 4)]
+    weight, layer, score = 0.7, 0, scoring_of(options)
+    want = [
+        naive_search(log_probabilities(model, source), score, 3, 8, "exact", penalty_of(model, source, weight, layer))
+        for source in sources
+    ]
+    for wanted in (1, 2, 3):
+        common = dict(num_beams=3, num_return_sequences=wanted, max_new_tokens=8, early_stopping="never") | options
+        found = decode(model, sources, coverage_penalty=weight, coverage_layer=layer, **common)
+        for own, every in zip(found, want, strict=True):
+            assert [ids for _, ids in own] == [ids for _, ids in every[:wanted]]
+            assert [value for value, _ in own] == pytest.approx([value for value, _ in every[:wanted]], abs=1e-5)
+
+
+@pytest.mark.parametrize("options", NORMALIZATIONS, ids=lambda options: "-".join(map(str, options.values())))
+def test_exact_stopping_finds_what_a_search_finds_that_never_stops(options, monkeypatch):
+    model = tiny_model(9, seed=3)
+    sources = [words(1, length, seed=length, high=9)[0] for length in (5, 2, 4, 3, 6, 1)]
+    common = dict(num_beams=4, max_new_tokens=24, early_stopping="never", coverage_penalty=0.3) | options
+    calls = count_rows(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(BeamSearch, "is_done", never_done)
+        want = decode(model, sources, num_return_sequences=4, **common)
+    assert len(calls) == 24
+    for wanted in (1, 2, 4):
+        calls.clear()
+        for found, every in zip(decode(model, sources, num_return_sequences=wanted, **common), want, strict=True):
+            assert [ids for _, ids in found] == [ids for _, ids in every[:wanted]]
+            assert [value for value, _ in found] == pytest.approx([value for value, _ in every[:wanted]], abs=1e-5)
+        if options["length_normalization"] == "none":  # else a longer hypothesis may always have more to gain
+            assert sum(calls) < 24 * 4 * len(sources)
+
+
+def test_batches_are_their_rows():
     for model in (small(9), pair("t5")[0], pair("bart")[0]):
         sources = [words(1, length, seed=length, high=9)[0] for length in (6, 2, 4)]
         ids, mask = pad_rows(sources)

@@ -248,6 +248,8 @@ class TransductTokenizer(PreTrainedTokenizerFast):
 
     def _decode(self, token_ids, skip_special_tokens: bool = False, use_source_tokenizer: bool = False, **kwargs: Any) -> str:
         """`decode` and `batch_decode` read ids of the target; those of the source with `use_source_tokenizer=True`."""
+        if self._other is None:  # one vocabulary: a side has its own template, which decoding does not see
+            return super()._decode(token_ids, skip_special_tokens=skip_special_tokens, **kwargs)
         with self._side(target=not use_source_tokenizer):
             return super()._decode(token_ids, skip_special_tokens=skip_special_tokens, **kwargs)
 

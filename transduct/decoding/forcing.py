@@ -9,14 +9,13 @@ from transformers.modeling_outputs import ModelOutput
 
 def padded(rows: Sequence[Sequence[int]], filler: int, side: str = "right") -> tuple[torch.Tensor, torch.Tensor]:
     """Ids of different lengths as ids and mask (rows, longest)."""
-    longest = max(map(len, rows))
-    ids = torch.full((len(rows), longest), filler, dtype=torch.long)
-    mask = torch.zeros(len(rows), longest, dtype=torch.long)
-    for number, row in enumerate(rows):
-        place = slice(longest - len(row), longest) if side == "left" else slice(len(row))
-        ids[number, place] = torch.tensor(row, dtype=torch.long)
-        mask[number, place] = 1
-    return ids, mask
+    lengths = [len(row) for row in rows]
+    longest, left = max(lengths), side == "left"
+    gaps = [[filler] * (longest - length) for length in lengths]
+    ids = [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)]
+    places, ends = torch.arange(longest), torch.tensor(lengths)[:, None]
+    mask = places >= longest - ends if left else places < ends
+    return torch.tensor(ids, dtype=torch.long), mask.long()
 
 
 def forced(

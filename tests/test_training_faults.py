@@ -11,7 +11,7 @@ from transformers import Seq2SeqTrainingArguments, TrainerCallback
 
 from tiny_training import Tokenizer, pairs, tiny_model, tiny_trainer
 from transduct.training.checkpoints import checkpoint_fault
-from transduct.training.faults import RECORD, NonFiniteGradient, NonFiniteGuard
+from transduct.training.faults import RECORD, NonFiniteGradient, NonFiniteGuard, watch_for_faults
 
 POISON = 19
 """A source with this symbol has a loss that is not a number."""
@@ -96,6 +96,40 @@ def test_the_message_shows_the_source_and_what_to_do(tmp_path):
     with pytest.raises(NonFiniteGradient, match=r"update 1: .*the first '<19> .*written to .*training\.on_nan=skip") as raised:
         trainer.train()
     assert isinstance(raised.value, ValueError)
+
+
+class UnderDeepSpeed(TrainerCallback):
+    """Lets the trainer believe, once a step has begun, that DeepSpeed computes: it would have updated the weights by then."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        self.trainer.is_deepspeed_enabled = True
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "said"),
+    [
+        (False, "The weights and checkpoints are those from before it"),
+        (True, "DeepSpeed has updated the weights with it already; the checkpoints are those from before it"),
+    ],
+)
+def test_the_message_says_which_weights_are_left(tmp_path, deepspeed, said):
+    trainer = trainer_of(tmp_path, 1)
+    if deepspeed:
+        trainer.add_callback(UnderDeepSpeed(trainer))
+    with pytest.raises(NonFiniteGradient, match=said) as raised:
+        trainer.train()
+    assert ("training.on_nan=skip" in str(raised.value)) == (not deepspeed)  # which is refused there
+    assert "training.learning_rate" in str(raised.value)
+
+
+def test_skipping_is_refused_under_deepspeed(tmp_path):
+    trainer = trainer_of(tmp_path, on_nan="skip")
+    trainer.is_deepspeed_enabled = True
+    with pytest.raises(ValueError, match="on_nan='skip' cannot work with DeepSpeed.*use 'stop'"):
+        watch_for_faults(trainer)
 
 
 def test_left_out_updates_change_nothing_and_are_counted(tmp_path):

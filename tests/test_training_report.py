@@ -188,6 +188,22 @@ def test_the_command_can_be_pasted(monkeypatch):
     assert command_line() == "python -m transduct.training c.yaml"
 
 
+@pytest.mark.parametrize("processes", [None, "1", "2", "8"])
+def test_the_report_says_that_a_launcher_started_the_command(tmp_path, monkeypatch, processes):
+    """Which the processes themselves do not see: as it stands, the command would be one of them alone."""
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if processes is not None:
+        monkeypatch.setenv("WORLD_SIZE", processes)
+    monkeypatch.setattr("sys.argv", ["/x/transduct/training/__main__.py", "c.yaml"])
+    (tmp_path / "recipe.yaml").write_text("seed: 7\n")
+    report_run(tmp_path, HISTORY, tiny_model(), {}, [])
+    text = Page((tmp_path / REPORT).read_text(encoding="utf-8")).text
+    assert "python -m transduct.training c.yaml" in text
+    several = f"python -m transduct.training c.yaml in {processes} processes, started by a launcher such as accelerate launch"
+    assert (several in text) == (processes in ("2", "8"))
+    assert ("launcher" in text) == (processes in ("2", "8"))
+
+
 FIGURES = [
     (0.12345, "0.1235"),
     (3e-5, "3e-05"),

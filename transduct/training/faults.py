@@ -10,6 +10,8 @@ moving average goes on as after an update of zero.
 
 With float16 the loss scaler meets infinite gradients as a matter of course and leaves these updates out itself; then only a
 loss that is not finite counts.
+
+DeepSpeed updates the weights in its own backward pass: there the training stops after the update, and none can be left out.
 """
 
 import math
@@ -32,7 +34,7 @@ RECORD = "non_finite_updates"
 
 
 class NonFiniteGradient(ValueError):
-    """A gradient that is not finite; the weights and the checkpoints are as they were before it."""
+    """A gradient that is not finite; the checkpoints are as they were before it, and so are the weights, but under DeepSpeed."""
 
 
 def watch_for_faults(trainer: Any) -> None:
@@ -75,10 +77,7 @@ class NonFiniteGuard(TrainerCallback):
             return
         what = f"update {state.global_step + 1}: the gradient is not finite (norm {float(self.norm)}); {self._dumped(state)}"
         if args.on_nan == "stop":
-            raise NonFiniteGradient(
-                f"{what}. The weights and checkpoints are those from before it. Lower training.learning_rate or "
-                "training.max_grad_norm, look at the batch, or leave such updates out with training.on_nan=skip"
-            )
+            raise NonFiniteGradient(f"{what}. {self._advice()}")
         record = state.stateful_callbacks.setdefault(RECORD, {"skipped": 0, "in_a_row": 0})
         record["skipped"] += 1
         record["in_a_row"] += 1
@@ -89,6 +88,18 @@ class NonFiniteGuard(TrainerCallback):
         if state.is_world_process_zero:
             logger.warning(f"{what}. The update is left out, {record['skipped']} so far")
         kwargs["model"].zero_grad(set_to_none=True)  # an optimizer passes over weights without a gradient
+
+    def _advice(self) -> str:
+        """Which weights are left, and what to do."""
+        if self.trainer.is_deepspeed_enabled:
+            return (
+                "DeepSpeed has updated the weights with it already; the checkpoints are those from before it. Lower "
+                "training.learning_rate or training.max_grad_norm, or look at the batch, and go on from the last checkpoint"
+            )
+        return (
+            "The weights and checkpoints are those from before it. Lower training.learning_rate or training.max_grad_norm, look at "
+            "the batch, or leave such updates out with training.on_nan=skip"
+        )
 
     def _left_to_the_scaler(self) -> bool:
         """Whether this is a mere overflow in float16. The norm is the same on all processes, so all of them get here."""

@@ -5,6 +5,7 @@ model on the test set, some of its outputs, and what is needed to do it again: c
 """
 
 import math
+import os
 import platform
 import re
 import shlex
@@ -61,6 +62,8 @@ class TrainingRecord:
     """Of the finished model on the test set."""
     samples: Sequence[Sample] = ()
     command: str = ""
+    processes: int = 1
+    """That a launcher started with this command, on all machines together."""
 
 
 def command_line() -> str:
@@ -69,6 +72,11 @@ def command_line() -> str:
     name = Path(program).name
     start = ["python", "-m", "transduct.training"] if name == "__main__.py" else [name]
     return shlex.join([*start, *arguments])
+
+
+def started_processes() -> int:
+    """How many processes a launcher started with this command, as it has told torch; 1 where there is no launcher."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def report_run(output: Path, history: History, model: Any, metrics: Mapping[str, float], samples: Sequence[Sample]) -> None:
@@ -82,9 +90,9 @@ def report_run(output: Path, history: History, model: Any, metrics: Mapping[str,
     own = model.config.model_type == "transduct"
     described = str(describe(model)) if own else f"{model.num_parameters():,} parameters"
     recipe = (output / "recipe.yaml").read_text(encoding="utf-8")
-    record = TrainingRecord(
-        str(output), recipe, history, f"{type(model).__name__}\n{described}", metrics, samples, command_line()
-    )
+    model_text = f"{type(model).__name__}\n{described}"
+    run_as = (command_line(), started_processes())
+    record = TrainingRecord(str(output), recipe, history, model_text, metrics, samples, *run_as)
     write_whole(output / REPORT, render(record))
 
 
@@ -217,6 +225,8 @@ def _reproduction(record: TrainingRecord) -> str:
     versions = [(name, installed) for name in PACKAGES if (installed := _version(name))]
     rows = [("Python", platform.python_version()), *versions, ("system", f"{platform.system()} {platform.machine()}")]
     command = f"<pre>{escape(_without_secrets(record.command))}</pre>" if record.command else ""
+    if command and record.processes > 1:
+        command += f"<p>in {record.processes} processes, started by a launcher such as accelerate launch</p>"
     table = _table(["package", "version"], [(escape(name), escape(value)) for name, value in rows], numbers=False)
     recipe = f"<h3>Recipe</h3><pre>{escape(_without_secrets(record.recipe))}</pre>"
     return f"{command}{recipe}<details><summary>versions</summary>{table}</details>"

@@ -200,43 +200,6 @@ def test_messages_cannot_act_on_the_terminal(capsys):
     assert "no/\\x1b[31m\\x07\\u202ename" in capsys.readouterr().err
 
 
-ODD = (
-    "a b",
-    "$(touch touched)",
-    "`touch touched`",
-    "<b>x&amp;",
-    "'\"",
-    "; touch touched",
-    "-",
-    "é中\u202e🙂",
-    "100%s{0}",
-    "*?[a]",
-)
-"""Names that a shell, a page or a terminal could take for something else."""
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_odd_names_of_files_are_names(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / name
-    TransductConfig(**TINY).save_pretrained(folder)
-    assert run(["describe", f"./{name}", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["parameters"] == describe(TransductConfig(**TINY)).parameters
-    (folder / "config.json").unlink()
-    assert "is not a folder with a saved model" in fails(capsys, "describe", f"./{name}")
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_a_name_that_is_no_unicode(tmp_path):
-    """Such names exist on Linux; they are printed as the bytes that they are."""
-    folder = tmp_path / os.fsdecode(b"caf\xe9")
-    TransductConfig(**TINY).save_pretrained(folder)
-    result = subprocess.run([COMMAND, "doctor", folder, "--no-load"], capture_output=True)
-    assert result.returncode == 1
-    assert result.stdout.startswith(os.fsencode(folder) + b"\n")
-    assert b"Traceback" not in result.stderr
-
-
 def test_a_reader_that_stops_reading_is_no_error():
     reader, writer = os.pipe()
     os.close(reader)

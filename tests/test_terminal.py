@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from transduct.terminal import json_text, printable
+from transduct.terminal import harmless, json_text, printable
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,12 @@ def test_only_what_is_seen_is_printed(text, told):
 
 def test_lines():
     assert printable("one\r\n\x1btwo", lines=True) == "one\\r\n\\x1btwo"
+
+
+def test_texts_keep_the_marks_of_their_language():
+    assert harmless("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 👩\u200d👧 a\tb\n\x1b[2J\x07\x9b1m\r") == (
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 👩\u200d👧 a\tb\n\\x1b[2J\\x07\\x9b1m\\r"
+    )
 
 
 def test_json_that_every_reader_takes():

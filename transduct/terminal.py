@@ -2,7 +2,10 @@
 
 import json
 import math
+import re
 from typing import Any
+
+_CONTROLS = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def printable(text: str, lines: bool = False) -> str:
@@ -12,6 +15,11 @@ def printable(text: str, lines: bool = False) -> str:
         lines: whether it may have several; if not, a line break is told too, so that no text looks like a line of its own.
     """
     return "".join(char if char.isprintable() or (lines and char == "\n") else repr(char)[1:-1] for char in text)
+
+
+def harmless(text: str) -> str:
+    """The same text with control characters told by their numbers. Marks that texts of a language need, such as joiners, stay."""
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def json_text(value: Any) -> str:

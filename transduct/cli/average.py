@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from transduct.terminal import json_text
+from transduct.terminal import json_text, printable
 
 
 def average(
@@ -48,13 +48,12 @@ def average(
         typer.echo(json_text(found))
         return
     for path in passing:
-        typer.echo(
-            f"{path} is left out: a stop wrote it, off the run's schedule. To average it too, name the checkpoints", err=True
-        )
+        reason = "a stop wrote it, off the run's schedule. To average it too, name the checkpoints"
+        typer.echo(printable(f"{path} is left out: {reason}"), err=True)
     for path in chosen:
         value = _value(path, values)
-        typer.echo(f"{path}" + ("" if value is None else f"  {metric} {value:.4f}"))
-    typer.echo(f"the mean of these {len(chosen)} is in {written}")
+        typer.echo(printable(f"{path}" + ("" if value is None else f"  {metric} {value:.4f}")))
+    typer.echo(printable(f"the mean of these {len(chosen)} is in {written}"))
 
 
 def _value(path: Path, values: dict[int, float]) -> float | None:

@@ -47,7 +47,8 @@ def report(verb: str, result: "Converted", as_json: bool) -> None:
     else:
         _show(verb, result)
     if result.checked is None:
-        typer.echo(f"WARNING: {result.output} was NOT checked, {result.unchecked}: it may compute something else", err=True)
+        warning = f"WARNING: {result.output} was NOT checked, {result.unchecked}: it may compute something else"
+        typer.echo(printable(warning), err=True)
 
 
 def _show(verb: str, result: "Converted") -> None:

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from transduct.terminal import printable
+
 
 def demo(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder of ours or of transformers; or an id of the Hub.")],
@@ -39,5 +41,5 @@ def demo(
         app = application(page, model, host)
         if not is_loopback(host):
             print(f"transduct demo: everybody who reaches {host} can use this page", file=sys.stderr)
-        typer.echo(f"{model}: {address(host, sock)} (Ctrl-C ends it)")
+        typer.echo(f"{printable(model)}: {address(host, sock)} (Ctrl-C ends it)")
         serve(app, page, sock)

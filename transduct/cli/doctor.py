@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from transduct.terminal import json_text
+from transduct.terminal import harmless, json_text
 
 
 def doctor(
@@ -23,6 +23,6 @@ def doctor(
     from transduct.doctor import examine_computer, examine_folder
 
     findings = examine_computer() if folder is None else examine_folder(folder, load)
-    typer.echo(json_text(findings.to_dict()) if as_json else str(findings))
+    typer.echo(json_text(findings.to_dict()) if as_json else harmless(str(findings)))
     if findings.problems:
         raise typer.Exit(1)

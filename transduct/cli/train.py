@@ -1,5 +1,6 @@
 """`transduct train CONFIG.yaml`: train what a recipe says, or go on where it was stopped."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -20,12 +21,13 @@ def train(
     After a stop, the same command goes on; Ctrl-C writes a checkpoint first. The output folder then holds model/, which
     from_pretrained loads, metrics.json and training_report.html.
     """
+    from transduct.training.progress import HarmlessConsole
     from transduct.training.recipe import load_recipe
     from transduct.training.run import run
 
     recipe = load_recipe(config, changes or ())
     if output is not None:
-        recipe.output = output
-    outcome = run(recipe, minutes=minutes, fresh=fresh)
+        recipe.output = os.path.expanduser(output)
+    outcome = run(recipe, minutes=minutes, fresh=fresh, console=HarmlessConsole())
     if outcome.signal is not None:
         raise typer.Exit(128 + outcome.signal)

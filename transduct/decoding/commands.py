@@ -406,7 +406,7 @@ def model_folder(name: str) -> str:
         ValueError: for what can only be a folder and is none, before the Hub is asked for it, and for a run without a model.
     """
     folder = Path(name)
-    if not ID.fullmatch(name) and not folder.expanduser().is_dir():
+    if not ID.fullmatch(name) and not folder.is_dir():
         raise ValueError(f"there is no folder {name!r}")
     if not (folder / "recipe.yaml").is_file() or (folder / "config.json").is_file():
         return name

@@ -143,7 +143,8 @@ def _write(path: Path, examples: Iterable[Example], encoder: Encoder) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = _part_of(path)
     try:
-        with ArrowWriter(path=str(part), features=encoder.features) as writer:
+        # a file, for datasets would look for an address in a path, or for the home of a user in "~"
+        with part.open("wb") as file, ArrowWriter(stream=file, features=encoder.features) as writer:
             for example in examples:
                 writer.write(example)
             count, _ = writer.finalize()

@@ -10,8 +10,16 @@ from rich.table import Column
 from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from transduct.terminal import harmless
 from transduct.training.metrics import without_timings
 from transduct.training.schedules import BudgetedLR
+
+
+class HarmlessConsole(Console):
+    """A console that tells a terminal nothing but what it says itself, whatever the names and texts that it prints hold."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(harmless(each) if isinstance(each, str) else each for each in objects), **options)
 
 
 class ShowProgress(TrainerCallback):

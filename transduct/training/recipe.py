@@ -181,6 +181,8 @@ def noted_data_folder(output: Path) -> Path | None:
 def build_recipe(raw: Mapping[str, Any]) -> Recipe:
     """The checked recipe of a nested mapping."""
     values = checked(raw, Recipe, "")
+    check_type(values["output"], str, "output")
+    values["output"] = os.path.expanduser(values["output"])  # transformers would do so for checkpoints alone
     values["objective"] = build_objective(values.get("objective") or {})
     values["data"] = build_data(values["data"], values["objective"])
     values["evaluation"] = EvaluationSection(**checked(values.get("evaluation") or {}, EvaluationSection, "evaluation"))

@@ -4,6 +4,8 @@ import os
 import shlex
 import signal
 import time
+from inspect import isgeneratorfunction
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,9 @@ import pytest
 from doctored import sound_model
 from tiny_training import tiny_model
 from transduct.cli.main import run
+from transduct.modeling import TransductForConditionalGeneration
+from transduct.training.encoding import PairEncoder
+from transduct.training.run_data import RunData
 
 
 def interrupt(*args, **kwargs):
@@ -39,10 +44,10 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "data.jsonl").write_text('{"source": "abc", "target": "xyz"}\n')
     recipe = [
         "output: run",
-        "model: {preset: t5-small}",
+        "model: {preset: t5-small, d_model: 16, d_ff: 16, d_kv: 8, num_heads: 2, encoder_layers: 1, decoder_layers: 1}",
         "tokenizer: {kind: chars}",
         "data: {train: {json: data.jsonl}}",
-        "training: {max_steps: 1}",
+        "training: {max_steps: 1, use_cpu: true}",
     ]
     (tmp_path / "recipe.yaml").write_text("\n".join(recipe))
     assert run(["export", str(model), str(tmp_path / "theirs"), "--to", "bart", "--no-verify"]) == 0
@@ -99,3 +104,59 @@ def test_what_was_interrupted_goes_on(line, place, capsys):
     assert run([*shlex.split(line), "--resume"]) == 0
     assert Path("out").read_text() == whole
     assert not list(place.glob("out.*"))
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_the_demo_loads_its_model(place, monkeypatch, capsys):
+    """It listens by then, and is heard to the end of that: the port is free again."""
+    from transduct.page import serving
+
+    sockets = []
+
+    def listening(*args):
+        sockets.append(listen(*args))
+        return sockets[0]
+
+    listen = serving.listen
+    monkeypatch.setattr(serving, "listen", listening)
+    monkeypatch.setattr("transduct.decoding.commands.load_model", interrupt)
+    assert run(["demo", "model", "--port", "0"]) == 130
+    assert capsys.readouterr() == ("", "")
+    assert sockets[0].fileno() == -1  # closed
+
+
+# ---- a training that has not begun yet ----------------------------------------------------------------------------------------
+def interrupted_after_one(make):
+    """A generator function in place of another one: yields what that yields first, and then Ctrl-C is pressed."""
+
+    def generator(*args, **kwargs):
+        yield from islice(make(*args, **kwargs), 1)
+        interrupt()
+
+    return generator
+
+
+PREPARATIONS = {
+    "vocabulary": (RunData, "texts", "tokenizer"),
+    "training data": (PairEncoder, "__call__", "data/*.arrow"),
+    "model": (TransductForConditionalGeneration, "init_weights", "checkpoints/*"),
+}
+"""What is made before the first step: the class and the method at work, and what must not be there if that was interrupted."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", PREPARATIONS)
+def test_an_interrupted_preparation_goes_on(what, place, monkeypatch, capsys):
+    """Nothing is half-written, and the same command ends with the weights of a run that nobody interrupted."""
+    assert run(["train", "recipe.yaml", "--output", "whole"]) == 0
+    owner, name, made = PREPARATIONS[what]
+    method = getattr(owner, name)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted_after_one(method) if isgeneratorfunction(method) else interrupt)
+        capsys.readouterr()
+        assert run(["train", "recipe.yaml"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+    assert not list(Path("run").glob(made))
+    assert not [path for path in Path("run").rglob("*") if path.name.endswith((".part", ".old"))]
+    assert run(["train", "recipe.yaml"]) == 0
+    assert Path("run/model/model.safetensors").read_bytes() == Path("whole/model/model.safetensors").read_bytes()

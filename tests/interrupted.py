@@ -1,6 +1,7 @@
 """A training that is killed in the middle of saving, in a process of its own, and what it left behind."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -9,7 +10,8 @@ from pathlib import Path
 import torch
 
 from tiny_training import pairs, tiny_model, tiny_trainer
-from transduct.training.checkpoints import resume_point
+from transduct.cli.main import run as command_line
+from transduct.training.checkpoints import WholeCheckpoints, resume_point
 from transduct.training.moving_average import MovingAverage
 
 STEPS = 8
@@ -20,8 +22,8 @@ OPTIONS = dict(
 DISK_EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.scandir", "shutil.rmtree")
 
 
-def train(folder: Path, moment: Callable[[], None] = lambda: None) -> None:
-    """Train, or go on; `moment` is called before each of Python's dealings with the disk while a checkpoint is written.
+def train(folder: Path) -> None:
+    """Train, or go on.
 
     Everything that a checkpoint must hold has a part in it: dropout, the order of the batches, accumulation, a schedule, a
     moving average, and a loss scaler whose scale grows.
@@ -30,29 +32,56 @@ def train(folder: Path, moment: Callable[[], None] = lambda: None) -> None:
     trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=3)
     trainer.add_callback(MovingAverage(trainer, decay=0.9))
     start = resume_point(folder, print)
-    watch(trainer, moment)
     trainer.train(resume_from_checkpoint=None if start is None else str(start))
 
 
-def watch(trainer, moment: Callable[[], None]) -> None:
-    """Call `moment` as told above."""
-    save, saving = trainer._save_checkpoint, []
+def command(folder: Path) -> None:
+    """`transduct train` of the folder's recipe."""
+    code = command_line(["train", str(folder / "recipe.yaml")])
+    assert code == 0, f"the command ended with {code}"
 
-    def watched(model, trial):
+
+def watch(moment: Callable[[], None], folder: Path | None = None) -> None:
+    """Call `moment` before each of Python's dealings with the disk while a checkpoint is written, in this process for good.
+
+    And before each with what lies in `folder`, at any time.
+    """
+    save, saving = WholeCheckpoints.__call__, []
+
+    def watched(self, model, trial):
         saving.append(True)
-        save(model, trial)
+        save(self, model, trial)
         saving.clear()
 
     def audit(event: str, arguments: tuple) -> None:
-        if saving and event in DISK_EVENTS:
+        if event in DISK_EVENTS and (saving or (folder is not None and str(arguments[0]).startswith(str(folder)))):
             moment()
 
-    vars(trainer)["_save_checkpoint"] = watched
+    WholeCheckpoints.__call__ = watched  # type: ignore[method-assign]
     sys.addaudithook(audit)
 
 
-def run_apart(folder: Path, kill_at: int | None = None) -> int:
-    """`train` in a child process that kills itself at the given moment; the number of moments that it lived to see, if whole."""
+def when(event: str, path: str, act: Callable[[], object]) -> None:
+    """Call `act` before each of Python's dealings with the disk of the kind `event` with such a path, for good.
+
+    Args:
+        event: an audit event of Python's, one of `DISK_EVENTS`.
+        path: a regular expression that is found in it.
+    """
+
+    def audit(name: str, arguments: tuple) -> None:
+        if name == event and re.search(path, str(arguments[0])):
+            act()
+
+    sys.addaudithook(audit)
+
+
+def run_apart(folder: Path, kill_at: int | None = None, work: Callable[[Path], None] = train, watched: Path | None = None) -> int:
+    """`work` in a child process that kills itself at the given moment; the number of moments that it lived to see, if whole.
+
+    Args:
+        watched: a folder whose files have moments, too; see `watch`.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -66,7 +95,8 @@ def run_apart(folder: Path, kill_at: int | None = None) -> int:
 
         status = 1
         try:
-            train(folder, moment)
+            watch(moment, watched)
+            work(folder)
             os.write(writing, str(seen).encode())
             status = 0
         finally:

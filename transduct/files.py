@@ -4,7 +4,9 @@ Checkpoints of a run do the same with a manifest on top, see `training/checkpoin
 `convert/writing.py`.
 """
 
+import errno
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +14,38 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""What the system says of a disk that is full, a user's share of it that is used up, a file as large as it may be, a disk that is
+only read."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Inside, where the disk has no room, the error names `path`, which is being written.
+
+    Errors of writing name no file, and those of copying the one that is read; libraries in Rust, such as safetensors and
+    tokenizers, have exceptions of their own.
+
+    Raises:
+        OSError: in place of all of these.
+    """
+    try:
+        yield
+    except Exception as error:
+        told = re.search(r"\(os error (\d+)\)", str(error))
+        number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+        if number not in NO_ROOM:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
+
 
 def write_whole(path: Path, text: str) -> None:
     """Write a text as a file; a reader finds the old one or the new one, whole."""
     part = path.with_name(f"{path.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        flush(part)
+        with naming(path):
+            part.write_text(text, encoding="utf-8")
+            flush(part)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -35,10 +62,11 @@ def save_whole(folder: Path, *savers: Callable[[str], Any]) -> None:
     remove(old)
     part.mkdir(parents=True)
     try:
-        for save in savers:
-            save(str(part))
-        for path in (*part.rglob("*"), part):
-            flush(path)
+        with naming(folder):
+            for save in savers:
+                save(str(part))
+            for path in (*part.rglob("*"), part):
+                flush(path)
         if folder.exists():
             folder.rename(old)
         part.rename(folder)

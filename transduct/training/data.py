@@ -18,6 +18,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from datasets.arrow_writer import ArrowWriter
 
+from transduct.files import naming
 from transduct.training.encoding import ROWS_AT_ONCE, Encoder, Example, in_pieces
 from transduct.training.reading import BadRow, Row, files, function_file, open_dataset, read
 from transduct.training.recipe_data import FILES, SplitSource
@@ -133,8 +134,12 @@ def _make(path: Path, split: SplitSource, folder: Path, encoder: Encoder, bad_ro
         raise ValueError(f"no usable row in {split}" + (f": {skipped}" if skipped else ""))
     note = {"rows": rows, "counts": skipped.counts, "first": skipped.first, "bytes": path.stat().st_size}
     part = _part_of(_note_of(path))
-    part.write_text(json.dumps(note), encoding="utf-8")
-    part.replace(_note_of(path))
+    try:
+        with naming(_note_of(path)):
+            part.write_text(json.dumps(note), encoding="utf-8")
+        part.replace(_note_of(path))
+    finally:
+        part.unlink(missing_ok=True)
     return note
 
 
@@ -144,7 +149,7 @@ def _write(path: Path, examples: Iterable[Example], encoder: Encoder) -> int:
     part = _part_of(path)
     try:
         # a file, for datasets would look for an address in a path, or for the home of a user in "~"
-        with part.open("wb") as file, ArrowWriter(stream=file, features=encoder.features) as writer:
+        with naming(path), part.open("wb") as file, ArrowWriter(stream=file, features=encoder.features) as writer:
             for example in examples:
                 writer.write(example)
             count, _ = writer.finalize()

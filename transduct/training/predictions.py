@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import EvalPrediction, TrainingArguments
 
+from transduct.files import naming
 from transduct.training.metrics import METRICS
 
 
@@ -80,10 +81,18 @@ class PredictionFile:
         return self.metrics.tokenizer.batch_decode(ids, skip_special_tokens=True)
 
     def add(self, texts: Sequence[str]) -> None:
-        """Append the predictions of the next rows."""
+        """Append the predictions of the next rows; where that fails, nothing of the file is left."""
+        try:
+            self._append(texts)
+        except BaseException:
+            self.unfinished.unlink(missing_ok=True)
+            raise
+        self.rows += len(texts)
+
+    def _append(self, texts: Sequence[str]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         references, sources = self.metrics.references, self.metrics.sources
-        with self.unfinished.open("a" if self.rows else "w", encoding="utf-8") as file:
+        with naming(self.path), self.unfinished.open("a" if self.rows else "w", encoding="utf-8") as file:
             for index, text in enumerate(texts, start=self.rows):
                 if index >= len(references):
                     raise ValueError(f"row {index} of the evaluated data set has no reference: there are {len(references)}")
@@ -91,11 +100,11 @@ class PredictionFile:
                 row = {"index": index, **({} if sources is None else {"source": sources[index]}), "prediction": text}
                 row["references"] = [accepted] if isinstance(accepted, str) else list(accepted)
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        self.rows += len(texts)
 
     def measured(self) -> dict[str, float]:
         """The metrics of what was written, as numbers that are the same for whoever reads the file; it gets its name."""
         if self.rows != len(self.metrics.references):
+            self.unfinished.unlink(missing_ok=True)
             raise ValueError(f"{self.rows} rows were predicted, but there are {len(self.metrics.references)} references")
         texts, references = read_predictions(self.unfinished)
         self.unfinished.replace(self.path)

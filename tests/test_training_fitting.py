@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from fitting_runs import CPU, ROWS
+from launching import seen_by_each
 from tiny_training import Tokenizer, pairs, tiny_model, tiny_trainer
 from transduct.modeling import TransductForCausalLM, TransductForMaskedLM
 from transduct.training import Seq2SeqCollator, fitting
 from transduct.training.fitting import cpu_budget, fits, fitting_budget, largest_budget, saved_bytes
 
 LONGEST = np.array([7, 7])
+
+pytestmark = pytest.mark.xdist_group("fitting")  # its processes start once
 
 
 @pytest.mark.parametrize("limit", [10, 11, 37, 160, 999, 1000, 5000])
@@ -133,3 +137,42 @@ def test_sharded_models_need_a_number(tmp_path):
     trainer.is_fsdp_enabled = True
     with pytest.raises(ValueError, match="give a number"):
         fitting_budget(trainer, np.array([[5, 7], [7, 6]]))
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """What each of two processes saw; all in one start, since that is what takes time."""
+    return seen_by_each("fitting_runs.py", tmp_path_factory.mktemp("fitting"))
+
+
+def assert_one_budget(first: dict, second: dict, lowest: float, highest: float) -> None:
+    """Both processes have batches of one budget between these two, which is noted."""
+    assert first["noted"] == second["noted"]
+    assert lowest <= first["noted"] <= highest
+    assert len(first["costs"]) == len(second["costs"]) > 3
+    for seen in (first, second):
+        assert 0.7 * first["noted"] < max(seen["costs"]) <= first["noted"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("smaller", CPU)
+def test_two_processes_take_the_budget_of_the_smaller_memory(two_processes, smaller):
+    assert_one_budget(*(seen["cpu"][smaller] for seen in two_processes), min(CPU[smaller]), min(CPU[smaller]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("smaller", ROWS)
+def test_two_accelerators_take_the_budget_of_the_smaller_one(two_processes, smaller):
+    first, second = (seen["accelerator"][smaller] for seen in two_processes)
+    least, most = min(ROWS[smaller]), max(ROWS[smaller])
+    assert_one_budget(first, second, 0.9 * least * 14 / 1.05, 0.9 * (least + 1) * 14)
+    more = (first, second)[ROWS[smaller].index(most)]
+    assert any(least < rows <= most for rows in more["tried"])  # what fitted there is not what was taken
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_with_the_budget_that_the_first_has_noted(two_processes):
+    first, second = (seen["going on"] for seen in two_processes)
+    assert (first["noted"], second["noted"]) == (60, None)
+    assert len(first["costs"]) == len(second["costs"])
+    assert 0.7 * 60 < max(first["costs"] + second["costs"]) <= 60

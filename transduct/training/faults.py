@@ -97,8 +97,8 @@ class NonFiniteGuard(TrainerCallback):
                 "training.learning_rate or training.max_grad_norm, or look at the batch, and go on from the last checkpoint"
             )
         return (
-            "The weights and checkpoints are those from before it. Lower training.learning_rate or training.max_grad_norm, look at "
-            "the batch, or leave such updates out with training.on_nan=skip"
+            "The weights and checkpoints are those from before it. Lower training.learning_rate or training.max_grad_norm, "
+            "look at the batch, or leave such updates out with training.on_nan=skip"
         )
 
     def _left_to_the_scaler(self) -> bool:

@@ -201,6 +201,54 @@ def test_what_callbacks_keep_is_part_of_the_checkpoint(tmp_path):
     assert "note.txt" in json.loads((tmp_path / "checkpoint-2" / MANIFEST).read_text())["files"]
 
 
+class DiskWatch:
+    """What has reached the disk, and what is renamed and when: each file and folder by its number, with its time of change."""
+
+    def __init__(self, monkeypatch):
+        self.flushed: dict[int, int] = {}
+        self.renamed: list[tuple[str, str]] = []
+        self.late: list[str] = []  # what a folder held that got its name before this had reached the disk
+        self.unsure: list[str] = []  # what went before the name of the newest checkpoint had reached the disk
+        self.awaited: Path | None = None
+        self.sync, self.rename = os.fsync, os.rename
+        monkeypatch.setattr("os.fsync", self._fsync)
+        monkeypatch.setattr("os.rename", self._rename)
+
+    def _fsync(self, descriptor: int) -> None:
+        self.sync(descriptor)
+        found = os.fstat(descriptor)
+        self.flushed[found.st_ino] = found.st_mtime_ns
+        if self.awaited is not None and found.st_ino == self.awaited.stat().st_ino:
+            self.awaited = None
+
+    def _rename(self, source, target, **folders) -> None:
+        source, target = Path(source), Path(target)
+        self.renamed.append((source.name, target.name))
+        if target.name.startswith("checkpoint-"):
+            parts = (source, *source.rglob("*"))
+            self.late += [path.name for path in parts if self.flushed.get(path.stat().st_ino) != path.stat().st_mtime_ns]
+        elif self.awaited is not None:
+            self.unsure.append(target.name)
+        self.rename(source, target, **folders)
+        if target.name.startswith("checkpoint-"):
+            self.awaited = target.parent
+
+
+def test_a_checkpoint_gets_its_name_when_all_of_it_is_on_the_disk_and_an_old_one_goes_after_that(tmp_path, monkeypatch):
+    watch = DiskWatch(monkeypatch)
+    trainer = tiny_trainer(tmp_path, **OPTIONS, max_steps=4, save_total_limit=1)
+    trainer.add_callback(Note())
+    trainer.train()
+    assert watch.renamed == [
+        ("checkpoint-2", "checkpoint-2"),
+        ("checkpoint-4", "checkpoint-4"),
+        ("checkpoint-2", "old-checkpoint-2"),
+    ]
+    assert watch.late == []
+    assert watch.unsure == []
+    assert len(watch.flushed) > 2 * len(list((tmp_path / "checkpoint-4").iterdir()))
+
+
 def test_the_best_checkpoint_is_found_where_it_stays(tmp_path):
     options = dict(eval_strategy="steps", eval_steps=2, load_best_model_at_end=True, metric_for_best_model="steps")
     scores = iter([1.0, 3.0, 2.0])

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from transduct.files import reserved
 from transduct.training.arguments import TransductTrainingArguments
 from transduct.training.averaging import average_checkpoints
 from transduct.training.building import build_arguments
-from transduct.training.checkpoints import list_checkpoints
+from transduct.training.checkpoints import checkpoint_step, list_checkpoints
 from transduct.training.recipe import build_recipe, load_recipe, noted_data_folder
 from transduct.training.run import _written, is_over, run
 
@@ -404,8 +403,12 @@ def test_a_stopped_command_goes_on(tmp_path, number):
     output, _ = process.communicate(timeout=HANGS)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert ("the same command goes on" in output) == (number != signal.SIGKILL)
-    again = subprocess.run([*arguments, "--set", "training.max_steps=1"], cwd=ROOT, capture_output=True, text=True, check=False)
+    last = checkpoint_step(list_checkpoints(tmp_path / "out" / "checkpoints")[-1]) + 7
+    changed = ["--set", f"training.max_steps={last}"]
+    again = subprocess.run([*arguments, *changed], cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
     assert "going on from" in again.stdout
     assert (tmp_path / "out" / "metrics.json").is_file()
-    assert os.listdir(tmp_path / "out" / "model")
+    (tmp_path / "straight").mkdir()
+    start(tmp_path / "straight", lambda raw: raw["training"].update(max_steps=last, save_steps=5, save_strategy="steps"))
+    assert torch.equal(weights(tmp_path / "out" / "model"), weights(tmp_path / "straight" / "out" / "model"))

@@ -1,5 +1,11 @@
 """`transduct push FOLDER NAME/MODEL`: share a model on the Hub, with a card that says what is known of it."""
 
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,7 +53,8 @@ def push(
     share = prepare(folder, repository, options, token)
     if not as_json:
         _show(share, dry_run)
-    shared = None if dry_run else upload(share, token)
+    with ended_by_interrupts():
+        shared = None if dry_run else upload(share, token)
     if as_json:
         typer.echo(json_text(_as_json(share, shared)))
     elif shared is not None:
@@ -56,6 +63,29 @@ def push(
         for note in shared.notes:
             _tell("note", note)
         _tell("shared", f"{shared.url}, commit {shared.commit}")
+
+
+@contextmanager
+def ended_by_interrupts() -> Iterator[None]:
+    """Inside, Ctrl-C ends this process at once, with exit code 130.
+
+    The Hub's client uploads in threads, and would wait for what they have begun, which may take hours. There is nothing to clean
+    up: nothing is being written here, and there the commit, which comes last, is made or is not.
+    """
+
+    def end(number: int, frame: Any) -> None:
+        sys.stdout.flush()
+        os._exit(128 + number)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield  # SIGINT is ignored, as in the background of a shell, or is another's business
+        return
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _named(evaluations: Any) -> dict[str, str]:

@@ -10,6 +10,8 @@ from transformers import (
     M2M100ForConditionalGeneration,
     MBartConfig,
     MBartForConditionalGeneration,
+    StoppingCriteriaList,
+    StopStringCriteria,
     TokenizersBackend,
 )
 
@@ -220,6 +222,12 @@ def test_lengths_of_the_generation_config(own):
     assert len(translate(model, tokenizer, ["abc"], eos_token_id=None, num_beams=1)[0]) == 7
     assert len(translate(model, tokenizer, ["abc"], eos_token_id=None, num_beams=1, max_length_by_source=(1, 1))[0]) == 5
     assert len(translate(model, tokenizer, ["abc"], eos_token_id=None, num_beams=1, max_new_tokens=9)[0]) == 9
+    for limit in (5, 20):  # with the token that the decoder starts with
+        assert len(translate(model, tokenizer, ["abc"], eos_token_id=None, num_beams=1, max_length=limit)[0]) == limit - 1
+    model.generation_config.min_new_tokens = 7
+    found = translate(model, tokenizer, ["abc"], num_beams=1, min_length=3, max_length=5, return_scores=True)
+    assert 3 <= len(found[0].token_ids) <= 4
+    model.generation_config.min_new_tokens = None
     model.generation_config.max_new_tokens = None
     model.generation_config.min_length = 80
     assert len(translate(model, tokenizer, ["abc"], num_beams=1)[0]) >= 79  # the default of the most leaves room for it
@@ -255,6 +263,30 @@ def test_further_options_reach_the_search(ours):
     assert [each.score for each in covered if each.text] < [each.score for each in plain if each.text]
     few = translate(*ours, ["xyz " * 6], no_repeat_ngram_size=1, **SHORT)[0]
     assert len(set(few)) == len(few)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, {"num_return_sequences": 2}], ids=str)
+def test_criteria_of_the_caller_end_outputs(ours, options):
+    model, tokenizer = ours
+    criteria = StoppingCriteriaList([StopStringCriteria(tokenizer, ["yy", "11"])])
+    found = translate(model, tokenizer, TEXTS, stopping_criteria=criteria, **options)
+    for text, got in zip(TEXTS, found, strict=True):
+        if text.strip():
+            want = by_generate(model, tokenizer, text, stopping_criteria=criteria, **options)
+            assert (got if isinstance(got, list) else [got]) == want
+    assert found != translate(model, tokenizer, TEXTS, **options)
+
+
+def test_criteria_of_the_caller_end_samples_and_are_refused_for_drafts(ours):
+    model, tokenizer = ours
+    criteria = StoppingCriteriaList([StopStringCriteria(tokenizer, ["o"])])
+    options = dict(do_sample=True, top_k=0, num_return_sequences=4)
+    drawn = [text for row in translate(model, tokenizer, TEXTS, **options) for text in row]
+    ended = [text for row in translate(model, tokenizer, TEXTS, stopping_criteria=criteria, **options) for text in row]
+    assert ended == [text[: text.index("o") + 1] if "o" in text else text for text in drawn]
+    assert ended != drawn
+    with pytest.raises(ValueError, match=r"stopping_criteria \['StopStringCriteria'\] cannot be had with greedy_with_drafts"):
+        translate(model, tokenizer, TEXTS, stopping_criteria=criteria, drafts=True)
 
 
 def test_unknown_words_are_replaced():

@@ -137,7 +137,8 @@ class Translator:
         """What `generate` is told in every batch: what the caller said, else the task, else the model's own."""
         options, config, task = self.options, self.model.generation_config, self.direction.task
         own = {name: getattr(config, name, None) for name in ("num_beams", "length_penalty")}
-        settings = {"num_beams": own["num_beams"] or 4, **task, **self.direction.generation, **options.generation}
+        said = _with_new_tokens(task) | self.direction.generation | _with_new_tokens(options.generation)
+        settings = {"num_beams": own["num_beams"] or 4, **said}
         if options.num_beams is not None:
             settings["num_beams"] = options.num_beams
         if refused := sorted(NOT_FOR_TEXTS.intersection(options.generation)):
@@ -383,6 +384,19 @@ class Translator:
         """Tokens of a piece, without special ones and those of a prefix."""
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
         return sum(token not in special for token in ids)
+
+
+def _with_new_tokens(said: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `generate` with `max_new_tokens` for `max_length`, and so with the least.
+
+    Both mean the same here, where the decoder starts with one token; but of a `max_length` that is said and `max_new_tokens` of
+    the generation config, `generate` would take the second.
+    """
+    said = dict(said)
+    for length, new in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
+        if type(said.get(length)) is int and said[length] > 1 and said.get(new) is None:
+            said[new] = said.pop(length) - 1
+    return said
 
 
 def _words_before(text: str) -> int:

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
 import transduct
+from tiny_translation import TEXTS, tiny_translation
 from transduct.cli.main import run
 from transduct.convert.families import FAMILIES
 from transduct.modeling import TransductForConditionalGeneration
@@ -96,3 +98,27 @@ def test_json(ours, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["engine"], found["stored"], found["output"]) == ("ctranslate2", "float32", str(tmp_path / "engine"))
     assert any("log-probabilities of" in line for line in found["checked"])
+
+
+def test_quantized_for_another_engine(tmp_path, capsys):
+    model, tokenizer = tiny_translation(end=2.0)
+    model.generation_config.max_new_tokens = 9
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "ours")
+    sizes = {}
+    for name, options in (("float32", []), ("int8", ["--quantization", "int8"])):
+        assert run(["export", str(tmp_path / "ours"), str(tmp_path / name), "--to", "ctranslate2", *options]) == 0
+        printed = capsys.readouterr().out
+        assert f"engine      ctranslate2, weights stored as {name}" in printed.splitlines()
+        (largest,) = re.findall(r"random pairs: they differ by (\S+) at most", printed)
+        card = (tmp_path / name / "README.md").read_text()
+        assert f"they differ by {largest} at most" in card
+        assert (float(largest) > 1e-3) == (name == "int8")  # its weights are rounded
+        sizes[name] = (tmp_path / name / "model.bin").stat().st_size
+    assert sizes["int8"] < sizes["float32"]  # most of so small a model are positions, which stay
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    files = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
+    assert run(["translate", str(tmp_path / "int8"), *files]) == 0
+    found = (tmp_path / "out.txt").read_text().split("\n")[:-1]
+    assert found == transduct.translate(tmp_path / "int8", tokenizer, TEXTS)
+    assert any(found)

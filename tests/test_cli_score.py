@@ -2,12 +2,15 @@
 
 import json
 import shutil
+from itertools import compress
 
 import pytest
+import torch
 
 from tiny_translation import tiny_translation
 from transduct import score
 from transduct.cli.main import run
+from transduct.decoding.packed import PackedLinear
 from transduct.decoding.score import perplexity
 
 SOURCES = ["abc", "", "hello there.", "x", "the end."]
@@ -89,3 +92,52 @@ def test_refuses(folder, files, capsys):
     assert f"line 6 of {files[3]} is not UTF-8" in capsys.readouterr().err
     assert run(["score", folder, *files, "--normalization", "wu"]) == 2
     assert "length_normalization='wu' must be one of" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_scores_of_the_commands_agree(tmp_path, monkeypatch):
+    """`translate` computes with blocked matrices and step by step, `score` with the model's own and in one pass."""
+    model, tokenizer = tiny_translation(end=3.0, d_model=512, d_ff=1024, encoder_layers=1, decoder_layers=1)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(0.2)  # many tokens are likely, the end among them
+        # Without spaces, an output that is read again has the tokens with which it was written.
+        model.lm_head.bias[tokenizer.convert_tokens_to_ids(tokenizer.tokenize(" "))] = -1e4
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    products = []
+    forward = PackedLinear.forward
+    monkeypatch.setattr(PackedLinear, "forward", lambda self, states: products.append(1) or forward(self, states))
+    lines = [*SOURCES, "hello you there", "xyz " * 6]
+    source, target, output = (tmp_path / name for name in ("source.txt", "target.txt", "out.txt"))
+    source.write_text("".join(f"{line}\n" for line in lines))
+    model_and_normalization = [
+        str(tmp_path / "model"),
+        "--normalization",
+        "gnmt",
+        "--length-penalty",
+        "0.8",
+        "--output",
+        str(output),
+    ]
+    common = ["translate", *model_and_normalization, "--input", str(source), "--beams", "4", "--n-best", "4"]
+    assert run([*common, "--scores"]) == 0
+    columns = [line.split("\t") for line in output.read_text().splitlines()]
+    assert run([*common, "--json"]) == 0
+    written = [each for line in output.read_text().splitlines() for each in json.loads(line)["hypotheses"]]
+    assert [(each["translation"], f"{each['score']:.6f}") for each in written] == [(text, value) for _, text, value in columns]
+    each_source = [lines[int(number)] for number, _, _ in columns]
+    ended = [len(each["translation"]) < len(line) + 50 for line, each in zip(each_source, written, strict=True)]  # not cut off
+    assert len({each["translation"] for each in compress(written, ended)}) > 8
+    used = len(products)
+    assert used
+    source.write_text("".join(f"{line}\n" for line in compress(each_source, ended)))
+    target.write_text("".join(f"{each['translation']}\n" for each in compress(written, ended)))
+    common = ["score", *model_and_normalization, "--source", str(source), "--target", str(target)]
+    assert run(common) == 0
+    scores = [float(line) for line in output.read_text().splitlines()]
+    assert scores == pytest.approx([float(value) for _, _, value in compress(columns, ended)], abs=1e-5)
+    assert run([*common, "--json"]) == 0
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    for name in ("score", "log_prob"):
+        assert [row[name] for row in rows] == pytest.approx([each[name] for each in compress(written, ended)], abs=1e-5)
+    assert len(products) == used  # the model's own matrices

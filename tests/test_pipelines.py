@@ -1,5 +1,6 @@
 """The pipelines of version 4: every model with its tokenizer, compared with `generate`; calls, results, languages, errors."""
 
+import copy
 import logging
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import torch
 import transformers
 from datasets import Dataset
 from transformers import (
+    AutoModelForSeq2SeqLM,
     AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
@@ -32,6 +34,7 @@ from configs import build, sharpen, tiny
 from tiny_tokenizers import write_tokenizer
 from tiny_translation import tiny_translation
 from transduct import TransductForConditionalGeneration, TransductTokenizer
+from transduct.decoding import ForcedPrefixes
 from transduct.pipelines import SummarizationPipeline, Text2TextGenerationPipeline, TranslationPipeline
 
 TEXTS = ["The field has a size.", "All values", "a longer text of several words, and then some"]
@@ -254,12 +257,42 @@ def test_the_generation_config_comes_before_the_defaults(checkpoints):
     assert len(ids) == 10  # with the one that starts the decoder
 
 
-def test_sampling_and_assistants_are_generates_own(checkpoints):
+def test_sampling_is_generates_own(checkpoints):
     pipe = pipeline("text2text-generation", model=checkpoints["t5"], max_new_tokens=8)
     torch.manual_seed(3)
     expected = direct(pipe, TEXTS[0], num_beams=1, do_sample=True, top_k=5, max_new_tokens=8)[0]
     torch.manual_seed(3)
     assert pipe(TEXTS[0], num_beams=1, do_sample=True, top_k=5)[0]["generated_text"] == expected
+
+
+@pytest.mark.parametrize("name", ["transduct", "t5", "imported t5", "bart"])
+def test_an_assistant_changes_nothing(checkpoints, name):
+    """Whether all of its guesses are right or hardly one."""
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(checkpoints[name]), AutoTokenizer.from_pretrained(checkpoints[name])
+    other = sharpen(copy.deepcopy(model), seed=7).eval()
+    text, calls = "hello there." if name == "transduct" else TEXTS[2], []
+    for assistant in (checkpoints[name], other):
+        options = dict(num_beams=1, max_new_tokens=12)
+        pipe = pipeline("text2text-generation", model=model, tokenizer=tokenizer, assistant_model=assistant, **options)
+        hook = pipe.assistant_model.register_forward_hook(lambda *call: calls.append(1))
+        assert pipe(text) == [{"generated_text": direct(pipe, text, **options)[0]}]
+        hook.remove()
+        assert calls
+        calls.clear()
+
+
+def test_spaces_are_cleaned_up_where_it_is_asked(checkpoints):
+    pipe = pipeline("text2text-generation", model=checkpoints["t5"])
+    ids = _ids_of(pipe.tokenizer, "a field .")
+    options = dict(num_beams=1, max_new_tokens=len(ids), logits_processor=[ForcedPrefixes([ids])])
+    for more, text in (
+        ({}, "a field ."),
+        ({"clean_up_tokenization_spaces": False}, "a field ."),
+        ({"clean_up_tokenization_spaces": True}, "a field."),
+    ):
+        assert pipe(TEXTS[0], **options, **more) == [{"generated_text": text}]
+        bound = pipeline("text2text-generation", model=checkpoints["t5"], **more)
+        assert bound(TEXTS[0], **options) == [{"generated_text": text}]
 
 
 @pytest.mark.parametrize("beams", [1, 4])

@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, Pipeline
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, Pipeline
 from transformers.utils import ModelOutput, logging
 
 from transduct.decoding.languages import Direction, direction, setting, target_codes
@@ -46,9 +46,15 @@ class Text2TextGenerationPipeline(Pipeline):
     _load_tokenizer = True
     _default_generation_config = GenerationConfig(max_new_tokens=256, num_beams=4)
 
-    def __init__(self, model: Any, *args: Any, **kwargs: Any):
+    def __init__(self, model: Any, *args: Any, assistant_model: Any = None, **kwargs: Any):
         check_model(model)
-        super().__init__(model, *args, **kwargs)
+        if isinstance(assistant_model, str):  # by itself transformers finds models of its own alone
+            kwargs.setdefault("assistant_tokenizer", AutoTokenizer.from_pretrained(assistant_model))
+            assistant_model = AutoModelForSeq2SeqLM.from_pretrained(assistant_model, dtype=model.dtype).to(model.device)
+        for config in (each.config for each in (model, assistant_model) if assistant_model is not None):
+            if not hasattr(config, "bos_token_id"):  # T5's; transformers compares those of both
+                config.bos_token_id = None
+        super().__init__(model, *args, assistant_model=assistant_model, **kwargs)
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Write a text for each text.

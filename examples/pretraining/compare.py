@@ -7,7 +7,7 @@ lost, which asks for what they mean, and to put capitals and marks back into a s
 the loss per token and the share of wrong words or chrF, on docstrings of files that no run has seen, mean and standard deviation
 of three fine-tunings.
 
-    python examples/pretraining/compare.py                                  # XX minutes on one core
+    python examples/pretraining/compare.py                                  # some forty minutes on one core
     python examples/pretraining/compare.py --tasks summaries --pretraining-steps 20000
 
 A third task, to write the first sentence of a docstring from what follows it, needs far more of both.

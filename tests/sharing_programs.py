@@ -17,6 +17,7 @@ from tiny_translation import tiny_translation
 from transduct.training import Seq2SeqCollator, TransductTrainer, TransductTrainingArguments
 
 SOURCE = "hello there."
+SAVING = dict(save_strategy="steps", save_steps=2)
 
 
 def translated(name: str, **options) -> str:
@@ -91,7 +92,21 @@ def train(name: str, token: str, strategy: str) -> None:
     trainer.push_to_hub(language="en", license="mit")
 
 
+def train_by_theirs(name: str) -> None:
+    """A training by transformers' own trainer, which uploads on its way and at its end; prints logits of the model that comes of it."""
+    from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+    model = tiny_model()
+    tokenizer = transduct.TransductTokenizer.train(iter(["abcdefghijklmnopq"]), kind="chars")
+    arguments = Seq2SeqTrainingArguments("theirs", push_to_hub=True, hub_model_id=name, max_steps=4, **QUIET | SAVING)
+    collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+    trainer = Seq2SeqTrainer(model, arguments, collator, pairs(), processing_class=tokenizer)
+    trainer.train()
+    trainer.push_to_hub()
+    print(model.eval()(**tokenizer(["cab"], text_target=["bac"], return_tensors="pt")).logits.tolist())
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    programs = (answers, load, load_private, share_adapter, share_by_methods, train)
+    programs = (answers, load, load_private, share_adapter, share_by_methods, train, train_by_theirs)
     {program.__name__: program for program in programs}[sys.argv[1]](*sys.argv[2:])

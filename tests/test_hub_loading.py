@@ -101,6 +101,23 @@ def test_a_training_that_shares(strategy, world):
     assert str(world.folder) not in card
 
 
+LOAD = """
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("ann/theirs", trust_remote_code=True)
+model = AutoModelForSeq2SeqLM.from_pretrained("ann/theirs", trust_remote_code=True)
+assert type(model).__module__.startswith("transformers_modules."), type(model).__module__
+print(model(**tokenizer(["cab"], text_target=["bac"], return_tensors="pt")).logits.tolist())
+"""
+
+
+def test_transformers_own_trainer_shares_what_loads_without_the_package(world):
+    told = world.run(str(PROGRAMS), "train_by_theirs", "ann/theirs", token=TOKEN, home="theirs").splitlines()[-1]
+    assert told.startswith("[[")
+    assert {"modeling.py", "configuration.py", "config.json", "tokenizer.json"} <= set(world.files("ann/theirs"))
+    assert world.run("-c", WITHOUT_THE_PACKAGE + LOAD, home="elsewhere") == told
+
+
 def test_options_of_saving_that_sharing_would_not_know(tmp_path):
     model, _ = tiny_translation()
     with pytest.raises(ValueError, match="push_to_hub=True knows nothing of state_dict, variant"):

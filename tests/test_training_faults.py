@@ -128,7 +128,7 @@ def test_the_message_says_which_weights_are_left(tmp_path, deepspeed, said):
 def test_skipping_is_refused_under_deepspeed(tmp_path):
     trainer = trainer_of(tmp_path, on_nan="skip")
     trainer.is_deepspeed_enabled = True
-    with pytest.raises(ValueError, match="on_nan='skip' cannot work with DeepSpeed.*use 'stop'"):
+    with pytest.raises(ValueError, match=r"on_nan='skip' cannot work with DeepSpeed.*use 'stop'"):
         watch_for_faults(trainer)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import cache
 
 import torch
+from transformers import LogitsProcessor
 
 from configs import END, START, build, pad_rows, tiny
 from transduct import TransductForConditionalGeneration
@@ -112,3 +113,25 @@ def count_rows(model) -> list[int]:
         with_kwargs=True,
     )
     return calls
+
+
+class Scripted(LogitsProcessor):
+    """In place of a model's log-probabilities some that follow from the tokens before alone: the longer, the surer.
+
+    What begins improbably may so have the better score in the end, where lengths are normalised.
+    """
+
+    def __init__(self, vocabulary: int, seed: int):
+        self.vocabulary, self.seed = vocabulary, seed
+        self.known: dict[tuple[int, ...], list[float]] = {}
+
+    def following(self, prefix: tuple[int, ...]) -> list[float]:
+        """Log-probabilities of the next token."""
+        if prefix not in self.known:
+            number = int("".join(map(str, (self.seed, *prefix)))) % 2**31
+            logits = torch.randn(self.vocabulary, generator=torch.Generator().manual_seed(number)) * (1 + 2 * len(prefix))
+            self.known[prefix] = logits.log_softmax(-1).tolist()
+        return self.known[prefix]
+
+    def __call__(self, input_ids, scores):
+        return torch.tensor([self.following(tuple(row[1:])) for row in input_ids.tolist()])

@@ -10,7 +10,17 @@ import torch
 from transformers import EosTokenCriteria, StoppingCriteria, StoppingCriteriaList
 
 from configs import END, SCHEMES, build, name, pad_rows, tiny, words
-from naive_search import NORMALIZATIONS, count_rows, decode, log_probabilities, naive_search, never_done, scoring_of, tiny_model
+from naive_search import (
+    NORMALIZATIONS,
+    Scripted,
+    count_rows,
+    decode,
+    log_probabilities,
+    naive_search,
+    never_done,
+    scoring_of,
+    tiny_model,
+)
 from published import FAMILIES, pair
 from transduct import TransductForCausalLM, TransductForConditionalGeneration
 from transduct.decoding import beam_search
@@ -198,6 +208,24 @@ def test_exact_stopping_finds_what_a_search_finds_that_never_stops(options, monk
     assert work == sorted(work, reverse=True)
     if options["length_normalization"] == "none":  # else a longer hypothesis may always have more to gain
         assert work[3] < work[0] < 24 * 4 * len(sources)
+
+
+@pytest.mark.parametrize("options", NORMALIZATIONS, ids=lambda options: "-".join(map(str, options.values())))
+def test_exact_stopping_waits_for_what_grows_better(options):
+    """Where the later tokens are the surer ones, so that longer hypotheses overtake: there other rules stop too early."""
+    model, score, missed = tiny_model(9, seed=3), scoring_of(options), 0
+    for seed in range(8):
+        script = Scripted(9, seed)
+        want = naive_search(script.following, score, 3, 12, "exact")
+        common = dict(num_beams=3, max_new_tokens=12, logits_processor=[script]) | options
+        for wanted in (1, 2, 3):
+            (found,) = decode(model, [torch.tensor([3])], num_return_sequences=wanted, early_stopping="never", **common)
+            assert [ids for _, ids in found] == [ids for _, ids in want[:wanted]]
+            assert [value for value, _ in found] == pytest.approx([value for value, _ in want[:wanted]], abs=1e-5)
+        ((first,),) = decode(model, [torch.tensor([3])], early_stopping=True, **common)
+        missed += first[1] != want[0][1]
+    longer_may_win = options.get("length_penalty", 0.0) > 0 or options.get("word_reward", 0.0) > 0
+    assert missed > 0 or not longer_may_win
 
 
 @pytest.mark.parametrize("options", NORMALIZATIONS, ids=lambda options: "-".join(map(str, options.values())))

@@ -93,7 +93,7 @@ def train(name: str, token: str, strategy: str) -> None:
 
 
 def train_by_theirs(name: str) -> None:
-    """A training by transformers' own trainer, which uploads on its way and at its end; prints logits of the model that comes of it."""
+    """A training by transformers' own trainer, which shares on its way and at its end; prints logits of the model."""
     from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
     model = tiny_model()

@@ -111,7 +111,7 @@ def test_generate_and_score(exported):
 
 
 @pytest.mark.slow
-def test_ensembles(exported, tmp_path):
+def test_ensembles(exported, tmp_path, capsys):
     """Whoever is first, the vote is the same; of an export with itself nothing comes but what it says alone."""
     model, tokenizer, folder, _ = exported
     engine, (another, _) = load_engine(folder), tiny_translation(seed=9, end=2.0)
@@ -133,8 +133,12 @@ def test_ensembles(exported, tmp_path):
         part.save_pretrained(tmp_path / "another")
     (tmp_path / "lines").write_text("".join(f"{text}\n" for text in TEXTS))
     files = ["--input", str(tmp_path / "lines"), "--output", str(tmp_path / "out")]
-    assert run(["translate", str(folder), *files, "--ensemble", str(tmp_path / "another"), "--beams", "2"]) == 0
-    assert (tmp_path / "out").read_text().splitlines() == [each.text for each in found(model, another, num_beams=2)]
+    want = [each.text for each in found(model, another, num_beams=2)]
+    for first, second in ((folder, tmp_path / "another"), (tmp_path / "another", folder)):
+        assert run(["translate", str(first), *files, "--ensemble", str(second), "--beams", "2"]) == 0
+        assert (tmp_path / "out").read_text().splitlines() == want
+    assert run(["translate", str(tmp_path / "another"), *files, "--draft", str(folder)]) == 2
+    assert "draft_model is a OnnxModel, which reads one token a step" in capsys.readouterr().err
 
 
 @pytest.mark.slow

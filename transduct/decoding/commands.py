@@ -217,9 +217,9 @@ class TranslateCommand(LinesCommand):
         return work
 
     def _companion(self, name: str, device: Any) -> Any:
-        """A further model, computed as the first is."""
-        if self.engine == "int8":
-            return load_engine(name, "int8", device)
+        """A further model, computed as the first is, or an export, by its own engine."""
+        if self.engine == "int8" or engine_of(name) is not None:
+            return load_engine(name, "int8" if self.engine == "int8" else None, device)
         return pack_where_it_pays(load_model(name, DTYPES[self.dtype], device))
 
     def read(self, stack: ExitStack, source: str | None) -> Iterator[Any]:

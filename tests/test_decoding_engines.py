@@ -35,7 +35,7 @@ def test_an_engine_without_logits_votes_for_nothing_and_guesses_nothing(exported
     model, tokenizer, _, engine = exported
     with pytest.raises(ValueError, match="ensemble holds a CTranslate2Model, which tells no logits: use a model of torch"):
         transduct.translate(model, tokenizer, ["abc"], ensemble=[engine])
-    with pytest.raises(ValueError, match="cannot be had with engine='ctranslate2'"):
+    with pytest.raises(ValueError, match=r"^ensemble cannot be had with engine='ctranslate2'"):
         transduct.translate(engine, tokenizer, ["abc"], ensemble=[model])
     with pytest.raises(
         ValueError, match="draft_model is a CTranslate2Model, which tells no logits: drafts need a model of torch"

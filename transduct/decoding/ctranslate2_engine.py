@@ -185,7 +185,8 @@ class CTranslate2Model:
         own = {name: value for name, value in self.generation_config.to_dict().items() if value is not None}
         for name, value in {**own, **options}.items():
             if name not in TAKEN + WITHOUT_EFFECT and value not in NEUTRAL:
-                raise ValueError(f"{name}={value!r} cannot be had with engine='ctranslate2'; leave it out, or the engine")
+                told = f"{name}={value!r}" if isinstance(value, str | int | float) else name
+                raise ValueError(f"{told} cannot be had with engine='ctranslate2'; leave it out, or the engine")
         if options.get("do_sample"):
             raise ValueError("do_sample=True cannot be had with engine='ctranslate2', which searches with beams here")
         search = options.get("custom_generate") or beam_search

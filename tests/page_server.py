@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from tiny_translation import LETTERS, tiny_translation
@@ -57,7 +57,16 @@ def send(url: str, event: int, data: list[Any], visitor: str = "visitor") -> Non
     assert answer.status == 200, answer.content
 
 
-def start_search(url: str) -> None:
+@contextmanager
+def told(url: str, visitor: str) -> Iterator[http.client.HTTPResponse]:
+    """What a visitor's page is told of its events, as it comes; at the end of this the visitor leaves."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://").removesuffix("/"), timeout=60)
+    connection.request("GET", f"/gradio_api/queue/data?session_hash={visitor}")
+    with closing(connection), connection.getresponse() as response:
+        yield response
+
+
+def start_search(url: str, visitor: str = "visitor", text: str = "a") -> None:
     """Press the page's button for a search of as many steps as there can be."""
     config = json.loads(request(url, "/config").content)
     components = {each["id"]: each["props"] for each in config["components"]}
@@ -66,6 +75,6 @@ def start_search(url: str) -> None:
         for each in config["dependencies"]
         if any(components[number].get("elem_id") == "run" for number, _ in each["targets"])
     )
-    chosen = {"source": "a", "tokens": 512}
+    chosen = {"source": text, "tokens": 512}
     data = [chosen.get(components[number].get("elem_id"), components[number].get("value")) for number in event["inputs"]]
-    send(url, event["id"], data)
+    send(url, event["id"], data, visitor)

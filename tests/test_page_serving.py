@@ -2,12 +2,13 @@
 
 import json
 import socket
+import threading
 import time
 
 import gradio
 import pytest
 
-from page_server import NAME, request, send, served, start_search
+from page_server import NAME, request, send, served, start_search, told
 from transduct.page.serving import address, listen
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of gradio's own threads
@@ -152,3 +153,30 @@ def test_a_search_is_stopped_with_the_server():
     while page.busy:
         assert time.monotonic() - begin < 10
         time.sleep(0.02)
+
+
+def test_what_becomes_of_the_searches_of_a_visitor_who_leaves(monkeypatch):
+    """The one that has begun goes on to its end, one that waits for it is never begun, and then others are answered."""
+    begun, ended, goes_on = [], [], threading.Event()
+    with served() as (url, page):
+        answer = page.answer
+
+        def held(text, settings):
+            begun.append(text)
+            assert text == "hello" or goes_on.wait(60)
+            ended.append(answer(text, settings).text)
+            return answer(text, settings)
+
+        monkeypatch.setattr(page, "answer", held)
+        for text in ("abc", "cab"):
+            start_search(url, "gone", text)
+        with told(url, "gone") as stream:
+            while not begun:
+                time.sleep(0.02)
+        start_search(url, "other", "hello")
+        with told(url, "other") as stream:
+            while b'"rank":0' not in stream.readline():  # the next one: nothing else waits
+                assert begun in ([], ["abc"])
+            goes_on.set()
+            assert b'"success":true' in stream.read()
+    assert begun == ended == ["abc", "hello"]

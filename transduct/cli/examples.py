@@ -1,4 +1,4 @@
-"""Examples of each command, shown at the end of its help; a test parses them all."""
+"""Examples of each command, shown at the end of its help; tests parse them all, and run most of them."""
 
 EXAMPLES = {
     "describe": (
@@ -13,7 +13,7 @@ EXAMPLES = {
     "train": (
         "transduct train examples/g2p/config.yaml",
         "transduct train examples/g2p/config.yaml --output runs/mine --minutes 8",
-        "accelerate launch --num-processes 8 -m transduct.training examples/vaswani-base-wmt14/config.yaml",
+        "accelerate launch --num-processes 8 -m transduct.training examples/vaswani-big-wmt14/config.yaml",
     ),
     "translate": (
         "transduct translate runs/g2p/model < words.txt > phonemes.txt",

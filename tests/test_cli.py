@@ -178,6 +178,27 @@ def test_a_fault_of_the_program_is_told_from_bad_input(capsys, monkeypatch):
     assert capsys.readouterr().err == "transduct: RuntimeError: two lines (a fault of the program; --debug shows where)\n"
 
 
+def of_torch():
+    import torch
+
+    torch.empty(2**60)
+
+
+def of_a_gpu():
+    import torch
+
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+@pytest.mark.parametrize("ask", [of_torch, of_a_gpu, lambda: bytearray(2**60)], ids=["torch", "GPU", "Python"])
+def test_memory_that_does_not_suffice_is_no_fault_of_the_program(ask, capsys, monkeypatch):
+    monkeypatch.setattr("transduct.accounting.describe", lambda *args, **kwargs: ask())
+    assert run(["describe", "t5-small"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("transduct: there is not enough memory: ")
+    assert said.count("\n") == 1
+
+
 def test_a_missing_package_is_no_fault_of_the_program(capsys, monkeypatch):
     def lacking(*args, **kwargs):
         raise ImportError("install the package")

@@ -3,7 +3,8 @@
 - Starting is cheap: a command's module imports typer and the standard library only, and imports torch, transformers and the
   rest of transduct inside its function. A test checks that `transduct --help` loads neither.
 - Bad input is a `ValueError` or an `OSError` anywhere below, a package that is missing an `ImportError`: one line on stderr and
-  exit code 2. Any other exception is a fault: one line and exit code 1. `--debug`, anywhere on the line, shows the traceback.
+  exit code 2, and so is memory that does not suffice. Any other exception is a fault: one line and exit code 1. `--debug`,
+  anywhere on the line, shows the traceback.
 - Ctrl-C is exit code 130, without a word. Where what is printed is no longer read, as by `head`, the end is as quiet, with 1.
 - `--show-completion` and `--install-completion` complete commands, options and files in bash, zsh and fish.
 
@@ -96,6 +97,8 @@ def run(arguments: Sequence[str]) -> int:
             return _report(f"{error}", 2)
         if _is_of_weights(error):
             return _report(f"a file of weights is damaged or cannot be written ({error}): `transduct doctor FOLDER` says more", 2)
+        if _is_of_memory(error):
+            return _report(f"there is not enough memory: smaller batches, or shorter texts, take less ({error})", 2)
         return _report(f"{type(error).__name__}: {error} (a fault of the program; --debug shows where)", 1)
     return code if isinstance(code, int) else 0
 
@@ -104,6 +107,12 @@ def _is_of_weights(error: Exception) -> bool:
     """Whether safetensors, which is imported where it is needed, has raised it: for a file that is damaged, or a full disk."""
     safetensors = sys.modules.get("safetensors")
     return safetensors is not None and isinstance(error, safetensors.SafetensorError)
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether Python or torch, on any device, was refused memory; torch has no class of its own for a processor's."""
+    refused = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and refused)
 
 
 def _report(message: str, code: int) -> int:

@@ -14,7 +14,7 @@ EXCLUDED = {
     ".venv/bin/transduct train examples/g2p/*": "trains for minutes, as make demo does; tests/test_training_run.py",
     "make test*": "is what runs this test",
     "make bench*": "measures for minutes; tests/test_benchmarks.py runs every benchmark, tiny",
-    "accelerate launch *": "needs GPUs and a recipe of one's own; tests/test_training_processes.py starts two processes by it without",
+    "accelerate launch *": "needs GPUs and a recipe of your own; tests/test_training_processes.py starts one by it without GPUs",
     "transduct import *.pt OUT*": "needs a file of fairseq; tests/test_convert_foreign.py imports tiny ones",
     "transduct import *.npz OUT*": "needs a file of Marian; tests/test_convert_foreign.py imports a tiny one",
     "transduct import google-t5/*": "needs the network; tests/test_finetune_recipes.py imports tiny checkpoints",

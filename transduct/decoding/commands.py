@@ -27,6 +27,7 @@ from transduct.decoding.score import ScoredTarget, Scorer, ScoringOptions, perpl
 from transduct.decoding.sharing import Processes
 from transduct.decoding.translator import Translation, TranslationOptions, Translator
 from transduct.decoding.windows import windows
+from transduct.terminal import printable
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
@@ -85,7 +86,7 @@ class LinesCommand:
         processes = Processes()
         if resume and processes.from_main(lambda: OutputFile.is_whole(Path(str(output)))):
             if processes.is_main:
-                print(f"{output} is whole already", file=sys.stderr)
+                print(printable(f"{output} is whole already"), file=sys.stderr)
             return
         with ExitStack() as stack:
             items: Iterator[Any] = iter(())

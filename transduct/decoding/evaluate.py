@@ -23,6 +23,7 @@ from transduct.decoding.test_sets import Columns, Example, examples_of_pairs, op
 from transduct.decoding.translate import alignment_options
 from transduct.decoding.translator import TranslationOptions, Translator
 from transduct.decoding.windows import WINDOW, windows
+from transduct.terminal import printable
 
 OF_STRATEGIES = frozenset(field.name for field in fields(Strategy))
 """Arguments of `translate` that are fields of a strategy."""
@@ -209,7 +210,7 @@ def _begun(written: Written, examples: Sequence[Example], stack: ExitStack) -> t
     if written.resume and OutputFile.is_whole(written.path):
         with written.path.open("rb") as whole:
             rows = list(read_lines(whole, str(written.path)))
-        print(f"{written.path} is whole already: what it holds is measured, whoever wrote it", file=sys.stderr)
+        print(printable(f"{written.path} is whole already: what it holds is measured, whoever wrote it"), file=sys.stderr)
     else:
         file = OutputFile(written.path, dict(written.settings), written.resume)
         stack.callback(file.close)

@@ -17,6 +17,7 @@ from transduct.decoding.measuring import RESAMPLES, named_metrics
 from transduct.decoding.sharing import Processes
 from transduct.decoding.test_sets import Columns, Example, examples, open_test_set
 from transduct.decoding.windows import WINDOW
+from transduct.terminal import printable
 from transduct.training.data import Skipped, usable
 from transduct.training.reading import read
 from transduct.training.recipe import Recipe, load_recipe, noted_data_folder
@@ -172,7 +173,7 @@ def _test_of(recipe: Recipe) -> list[Example]:
     skipped = Skipped()
     found = list(examples(usable(read(recipe.data.test, recipe.folder), recipe.data.bad_rows, skipped)))
     if skipped:
-        print(f"test: {skipped}", file=sys.stderr)
+        print(printable(f"test: {skipped}"), file=sys.stderr)
     return found
 
 

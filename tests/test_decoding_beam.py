@@ -188,11 +188,12 @@ def test_as_a_naive_search(options, early_stopping):
 
 
 @pytest.mark.parametrize("options", NORMALIZATIONS, ids=lambda options: "-".join(map(str, options.values())))
-def test_exact_stopping_finds_what_a_search_finds_that_never_stops(options, monkeypatch):
+@pytest.mark.parametrize("more", [{}, {"coverage_penalty": 0.3}], ids=["plain", "coverage"])
+def test_exact_stopping_finds_what_a_search_finds_that_never_stops(more, options, monkeypatch):
     """Of as many hypotheses as are asked for; the fewer these are, the earlier it stops."""
     model = tiny_model(9, seed=3)
     sources = [words(1, length, seed=length, high=9)[0] for length in (5, 2, 4, 3, 6, 1)]
-    common = dict(num_beams=4, max_new_tokens=24, early_stopping="never") | options
+    common = dict(num_beams=4, max_new_tokens=24, early_stopping="never") | options | more
     rows = count_rows(model)
     with monkeypatch.context() as patch:
         patch.setattr(BeamSearch, "is_done", never_done)

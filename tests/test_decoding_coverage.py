@@ -11,18 +11,15 @@ from configs import END, START, build, pad_rows, tiny, words
 from naive_search import (
     NORMALIZATIONS,
     Found,
-    count_rows,
     decode,
     log_probabilities,
     naive_search,
-    never_done,
     scoring_of,
     tiny_model,
 )
 from published import pair
 from transduct import TransductForCausalLM, TransductForConditionalGeneration
 from transduct.decoding import beam_search
-from transduct.decoding.beam import BeamSearch
 
 MOST = 3
 
@@ -91,25 +88,6 @@ def test_exact_stopping_is_exact_as_a_naive_search_shows(options):
         for own, every in zip(found, want, strict=True):
             assert [ids for _, ids in own] == [ids for _, ids in every[:wanted]]
             assert [value for value, _ in own] == pytest.approx([value for value, _ in every[:wanted]], abs=1e-5)
-
-
-@pytest.mark.parametrize("options", NORMALIZATIONS, ids=lambda options: "-".join(map(str, options.values())))
-def test_exact_stopping_finds_what_a_search_finds_that_never_stops(options, monkeypatch):
-    model = tiny_model(9, seed=3)
-    sources = [words(1, length, seed=length, high=9)[0] for length in (5, 2, 4, 3, 6, 1)]
-    common = dict(num_beams=4, max_new_tokens=24, early_stopping="never", coverage_penalty=0.3) | options
-    calls = count_rows(model)
-    with monkeypatch.context() as patch:
-        patch.setattr(BeamSearch, "is_done", never_done)
-        want = decode(model, sources, num_return_sequences=4, **common)
-    assert len(calls) == 24
-    for wanted in (1, 2, 4):
-        calls.clear()
-        for found, every in zip(decode(model, sources, num_return_sequences=wanted, **common), want, strict=True):
-            assert [ids for _, ids in found] == [ids for _, ids in every[:wanted]]
-            assert [value for value, _ in found] == pytest.approx([value for value, _ in every[:wanted]], abs=1e-5)
-        if options["length_normalization"] == "none":  # else a longer hypothesis may always have more to gain
-            assert sum(calls) < 24 * 4 * len(sources)
 
 
 def test_batches_are_their_rows():

@@ -83,7 +83,9 @@ def test_a_share_of_a_loader_that_goes_on_knows_its_epoch(tmp_path, monkeypatch)
         trainer = tiny_trainer(tmp_path, max_tokens_per_batch=40)
         monkeypatch.setattr(type(trainer.args), "world_size", 2)
         share = dict(num_processes=2, process_index=process, put_on_device=False)
-        trainer.accelerator = SimpleNamespace(prepare=lambda loader, share=share: prepare_data_loader(loader, **share))
+        trainer.accelerator = SimpleNamespace(
+            prepare=lambda loader, share=share: prepare_data_loader(loader, **share), ddp_handler=None
+        )
         monkeypatch.setattr("transformers.Seq2SeqTrainer.get_train_dataloader", lambda self: plain(self))
         loader = trainer.get_train_dataloader()
         loader.set_epoch(1)
